@@ -11,6 +11,11 @@ def test_every_so_many_steps():
     assert [step for step in range(1, 41) if cadence.due(step, 0)] == [10, 20, 30, 40]
 
 
+def test_a_step_that_cannot_be_saved_is_saved_with_the_next_one_that_can():
+    cadence = Cadence(Interval(steps=10), now=0, save_every=4)
+    assert [step for step in range(4, 45, 4) if cadence.due(step, 0)] == [12, 20, 32, 40]
+
+
 def test_every_so_many_seconds_since_the_last_save_began():
     cadence = Cadence(Interval(seconds=30), now=100)
     assert not cadence.due(5, 129)

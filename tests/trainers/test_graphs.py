@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchyard_trainers.core import graphs
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.graphs import Graphed, GraphedLoss, eager_mode, is_plain
+from torchyard_trainers.core.graphs import Graphed, GraphedLoss, eager_mode
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.randomness import split_keys
@@ -56,7 +56,7 @@ def device(request, monkeypatch):
 
     if request.param == "cpu":
         monkeypatch.setattr(graphs, "_capture", capture)
-        monkeypatch.setattr(graphs, "_records", lambda _: not is_plain())
+        monkeypatch.setattr(graphs, "_records", lambda _: not graphs._EAGER.on)
         monkeypatch.setattr(policy, "can_sync", lambda _: False)  # a graph always has the same moves
         monkeypatch.setattr(torch, "compile", lambda act, **_: act)
     make_deterministic(torch.device(request.param))
@@ -114,11 +114,11 @@ def test_a_graphed_loss_has_the_gradient_of_the_loss_however_it_is_scaled_and_ad
 
 def test_code_that_runs_eagerly_knows_it():
     with eager_mode(compiled=True):
-        assert is_plain()
+        assert graphs._EAGER.on
         with eager_mode(compiled=False):
-            assert is_plain()
-        assert is_plain()
-    assert not is_plain()
+            assert graphs._EAGER.on
+        assert graphs._EAGER.on
+    assert not graphs._EAGER.on
 
 
 @pytest.mark.parametrize("model", ["am", "dgt"])

@@ -83,7 +83,7 @@ def test_a_group_shares_one_prompt_and_the_first_ratio_is_one():
     )
     session = session_of(work)
     metrics = work.prepare(session, 0)
-    rollout, _ = work._reinforcement._held[0]
+    rollout = work._reinforcement._held
     assert len(rollout.tokens) == 20
     prompts = [
         tuple(row[: int((labels != IGNORE).int().argmax()) + 1].tolist())
@@ -134,7 +134,7 @@ def test_a_completion_ends_at_a_stop_text_which_is_not_judged():
     work = LanguageModeling(resolved(method="grpo", batch=16, group=4, sftSteps=0, stop=letters, maxNewTokens=12))
     session = session_of(work)
     work.prepare(session, 0)
-    rollout, _ = work._reinforcement._held[0]
+    rollout = work._reinforcement._held
     completions = [tokens[labels != IGNORE] for tokens, labels in zip(rollout.labels, rollout.labels, strict=True)]
     texts = [work.tokenizer.decode(each.tolist(), skip_special_tokens=True) for each in completions]
     assert any(texts)

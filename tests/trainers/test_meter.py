@@ -52,13 +52,13 @@ def test_flops_are_those_of_the_products_and_none_of_what_is_computed_again(reco
     layers = 2 * BLOCKS
     by_hand = 2 * WIDTH**2 * (layers + layers + (layers - 1))
     held = session(activation_checkpointing=recomputed)
-    assert flops_of_sample(Perceptron(), held) == by_hand
+    assert flops_of_sample(Perceptron(), held, 0) == by_hand
     assert all(parameter.grad is None for parameter in held.parallel.module.parameters())
 
 
 def test_mfu_is_what_was_achieved_over_what_is_possible(monkeypatch):
     monkeypatch.setattr(meter, "device_peak", lambda _session: 1e6)
-    found = Meter(Perceptron(), session())
+    found = Meter(Perceptron(), session(), 0)
     found.tick(10.0, {})
     pace = found.tick(12.0, {"tokens": 8.0})
     assert pace == {
@@ -71,7 +71,7 @@ def test_mfu_is_what_was_achieved_over_what_is_possible(monkeypatch):
 
 
 def test_a_device_nobody_knows_has_no_mfu_and_costs_no_count():
-    found = Meter(Perceptron(), session())
+    found = Meter(Perceptron(), session(), 0)
     assert found.flops is None
     found.tick(1.0, {})
     assert "mfu" not in found.tick(2.0, {})
@@ -116,7 +116,7 @@ def test_ranks_with_different_devices_agree_on_whether_flops_are_counted(peaks, 
     monkeypatch.setattr(meter, "own_peak", lambda _session: peaks[0])
     held = replace(session(), world=world)
     assert meter.device_peak(held) == mean
-    assert (Meter(Perceptron(), held).flops is not None) is (mean is not None)
+    assert (Meter(Perceptron(), held, 0).flops is not None) is (mean is not None)
 
 
 def test_the_share_of_time_that_steps_waited_for_data(monkeypatch):
@@ -124,7 +124,7 @@ def test_the_share_of_time_that_steps_waited_for_data(monkeypatch):
     clock = iter([100.0, 110.0, 120.0, 125.0])
     monkeypatch.setattr(meter.time, "monotonic", lambda: next(clock))
     held.data_wait.seconds += 50.0
-    found = Meter(Perceptron(), held)
+    found = Meter(Perceptron(), held, 0)
     assert "dataWaitShare" not in found.metrics()
     held.data_wait.seconds += 2.5
     assert found.metrics()["dataWaitShare"] == 0.125

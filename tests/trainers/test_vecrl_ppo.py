@@ -21,8 +21,9 @@ def test_at_the_first_minibatch_the_policy_is_the_one_that_acted(environment, pr
     session = Session(
         session.parallel, Precision(precision, ALONE.device, sharded=False), ALONE, session.reporter, None
     )
+    work.prepare(session, 0)
     with session.precision.forward():
-        minibatch = work._minibatch(session, torch.arange(64))
+        minibatch = work._minibatch(session, torch.arange(64), 0)
         logits, _ = session.parallel.forward(minibatch.observation.flatten(0, 1))
     chosen = logits.log_softmax(-1).gather(-1, minibatch.action.flatten(0, 1)[..., None])[..., 0]
     ratio = (chosen - minibatch.log_probability.flatten(0, 1)).exp()
@@ -62,6 +63,7 @@ def test_a_loss_refuses_values_of_another_shape():
 def test_a_loss_in_parts_is_the_loss_and_padding_weighs_nothing(micro_batches):
     work = VecRL(settled(**SNAKES))
     session = session_of(work)
+    work.prepare(session, 0)
     whole = work.loss(session, everything(work))
     parts, seen = [], set()
     for ids in micro_batches:
@@ -76,13 +78,11 @@ def test_a_loss_in_parts_is_the_loss_and_padding_weighs_nothing(micro_batches):
 def test_the_minibatches_of_an_epoch_hold_every_sample_once_and_the_next_epoch_in_another_order():
     work = VecRL(settled())
     session = session_of(work)
-    (path, *_), _ = work.collector.rollout(session, 0)
+    work.prepare(session, 0)
+    (path, *_), _ = work.collector.rollout
     epochs = []
     for epoch in range(2):
-        seen = []
-        for part in range(2):
-            work._done.fill_(epoch * 2 + part)
-            seen.append(work._minibatch(session, torch.arange(6)).observation)
+        seen = [work._minibatch(session, torch.arange(6), epoch * 2 + part).observation for part in range(2)]
         epochs.append(torch.cat(seen, 1))  # [6, 8, 1, 4]
     for samples in epochs:
         for copy in range(6):
@@ -95,10 +95,8 @@ def test_the_minibatches_of_an_epoch_hold_every_sample_once_and_the_next_epoch_i
 def test_advantages_are_normalised_over_the_rollout():
     work = VecRL(settled())
     session = session_of(work)
-    found = []
-    for part in range(2):
-        work._done.fill_(part)
-        found.append(work._minibatch(session, torch.arange(6)).advantage)
+    work.prepare(session, 0)
+    found = [work._minibatch(session, torch.arange(6), part).advantage for part in range(2)]
     everywhere = torch.cat(found, 1)
     assert everywhere.mean().item() == pytest.approx(0, abs=1e-5)
     assert everywhere.std(correction=0).item() == pytest.approx(1, abs=1e-4)
@@ -109,7 +107,8 @@ def test_independent_agents_learn_from_their_own_samples_only(given):
     work = VecRL(settled(**SNAKES, policies="independent", **given))
     session = session_of(work)
     policy = session.parallel.module
-    observation = work._minibatch(session, torch.arange(6)).observation.flatten(0, 1)
+    work.prepare(session, 0)
+    observation = work._minibatch(session, torch.arange(6), 0).observation.flatten(0, 1)
     logits, value = policy(observation)
     (logits[:, 1].sum() + value[:, 1].sum()).backward()
     for name, parameter in policy.named_parameters():
@@ -131,8 +130,12 @@ def test_one_agent_of_a_policy_for_all_sees_nothing_of_the_others(model):
 
 
 def test_what_a_rollout_computes_is_not_counted_as_one_samples_work():
-    work = VecRL(settled())
-    flops = flops_of_sample(work, session_of(work))
+    work = VecRL(settled(environmentSteps=6 * 8 * 3))
+    session = session_of(work)
+    work.prepare(session, 4)
+    before = work.collector.rollout
+    flops = flops_of_sample(work, session, 4)
+    assert work.collector.rollout is before, "the step learns from the rollout that was prepared for it"
     forward = sum(2 * size for size in (4 * 8, 8 * 2, 4 * 8, 8 * 1))  # actor and critic, one observation
     observations = 8 // 2  # of one environment in a minibatch
     assert 2 * forward * observations < flops <= 3 * forward * observations

@@ -71,10 +71,11 @@ def test_what_comes_after_a_termination_is_worth_nothing_and_after_a_truncation_
 def test_a_rollout_too_large_to_be_valued_at_once_is_valued_in_parts(monkeypatch):
     work = VecRL(settled(**SNAKES))
     session = session_of(work)
-    whole, _ = work.collector.rollout(session, 0)
+    work.prepare(session, 0)
+    whole, _ = work.collector.rollout
     monkeypatch.setattr(rollout, "VALUED_AT_ONCE", 6 * 3 * 2)  # two times of six boards of three snakes
-    work.collector._collected = None
-    parts, _ = work.collector.rollout(session, 0)
+    work.prepare(session, 0)
+    parts, _ = work.collector.rollout
     assert torch.allclose(whole.target, parts.target, atol=1e-6)
 
 
@@ -96,8 +97,8 @@ def compiled_and_plain(environment, device):
         world = World(0, 1, 0, device, grouped=False)
         session = Session(session.parallel, session.precision, world, session.reporter, None)
         for _ in range(1 + compiled):
-            work.collector._collected = None
-            played.append(work.collector.rollout(session, 0)[0])
+            work.prepare(session, 0)
+            played.append(work.collector.rollout[0])
     return played
 
 
@@ -129,7 +130,8 @@ def test_a_rollout_replayed_as_a_graph_is_the_rollout(environment):
 def test_an_action_is_drawn_from_the_policys_own_distribution():
     work = VecRL(settled(environments=512, horizon=32))
     session = session_of(work)
-    (path, *_), _ = work.collector.rollout(session, 0)
+    work.prepare(session, 0)
+    (path, *_), _ = work.collector.rollout
     expected = path.logits.softmax(-1)[..., 1].mean().item()
     assert (path.action == 1).float().mean().item() == pytest.approx(expected, abs=0.02)
 
@@ -202,13 +204,14 @@ def test_metrics_are_of_completed_episodes_and_count_them():
     optimizer = work.optimizer(session.parallel.module)
     returns = []
     for step in range(work.total_steps):
+        work.prepare(session, step)
         if step % 4 == 0:
-            played, _ = work.collector.rollout(session, step // 4)
+            played, _ = work.collector.rollout
             ended = played.trajectory.terminated | played.trajectory.truncated
             before = work.collector._running.clone()
             sums, _ = returns_of(played.trajectory.reward, ended, before)
             returns.append(sums[ended].tolist())
-        work.loss(session, everything(work)).loss.backward()
+        work.loss(session, everything(work, step)).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         told = work.after_step(session, step + 1, {})
@@ -228,7 +231,8 @@ def test_a_benchmark_tells_environment_rollout_and_training_apart():
     work = VecRL(settled(environmentSteps=6 * 8 * 3))
     session = session_of(work)
     for step in range(8):
-        work.loss(session, everything(work))
+        work.prepare(session, step)
+        work.loss(session, everything(work, step))
         work.after_step(session, step + 1, {})
     assert isinstance(work, Measured)
     found = work.measure(session)
@@ -250,10 +254,13 @@ def test_a_rank_without_an_environment_takes_part_in_a_benchmark():
 def test_a_rollout_that_a_fault_of_the_machine_broke_is_played_again_after_a_rollback(monkeypatch):
     work = VecRL(settled())
     session = session_of(work)
-    sound = work.collector.play(session, 0)
+    work.prepare(session, 0)
+    sound, _ = work.collector.rollout
     broken = sound._replace(advantage=sound.advantage * math.nan, facts=sound.facts * math.nan)
     played = iter([broken, sound])
     monkeypatch.setattr(work.collector, "play", lambda *_: next(played))
+    work.prepare(session, 0)
     assert work.loss(session, everything(work)).loss.isnan()
     # As a rollback to where the rollout began leaves it: all that a checkpoint holds is what it was.
+    work.prepare(session, 0)
     assert work.loss(session, everything(work)).loss.isfinite()

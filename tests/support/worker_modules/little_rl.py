@@ -28,5 +28,5 @@ def session_of(work: VecRL) -> Session:
     )
 
 
-def everything(work):
-    return MicroBatch(torch.arange(work.global_batch), torch.ones(work.global_batch))
+def everything(work, step=0):
+    return MicroBatch(torch.arange(work.global_batch), torch.ones(work.global_batch), step)

@@ -144,11 +144,6 @@ def eager_mode(*, compiled: bool) -> Iterator[None]:
         yield
 
 
-def is_plain() -> bool:
-    """Whether `eager_mode` is active."""
-    return _EAGER.on
-
-
 def _records(inputs: Any) -> bool:
     """Whether work on these tensors is recorded: they are on a GPU and are not fake."""
     tensors = _tensors(tree_flatten(inputs)[0])

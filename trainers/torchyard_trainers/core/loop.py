@@ -57,7 +57,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     progress = restore(work, session, optimizer, checkpoints, settings)
     if finish.is_finished(run.checkpoint_dir, world, reporter, work.total_steps):
         return _ended(session, progress)
-    cadence = Cadence(settings.checkpoint.interval, now=time.monotonic())
+    cadence = Cadence(settings.checkpoint.interval, now=time.monotonic(), save_every=work.save_every)
     saver = Saver(checkpoints, settings.checkpoint, cadence, reporter, world.device)
     guard = Guard(settings.health.non_finite)
     profiler = Profiler(run.run_dir, run.checkpoint_dir, world, reporter)
@@ -68,7 +68,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     ):
         prepared, begun = progress.step, _begin(work, session, progress)
         session = _sized(work, session, run, progress.step, optimizer)
-        meter, rehearse = Meter(work, session), True
+        meter, rehearse = Meter(work, session, progress.step), True
         while (step := progress.step) < work.total_steps:
             if prepared != step:
                 begun, prepared = work.prepare(session, step), step
@@ -88,7 +88,8 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             if guard.rolls_back(done, totals.fault):
                 saver.wait()
                 fault = f"step {done}: {totals.fault}"
-                progress = roll_back(work, session, optimizer, checkpoints, settings, fault=fault)
+                # What was prepared may be what was broken: prepare again.
+                progress, prepared = roll_back(work, session, optimizer, checkpoints, settings, fault=fault), -1
                 continue
             found = _after_step(work, session, log, done, totals.metrics)
             values = totals.metrics | {"learningRate": rate} | meter.metrics() | guard.metrics | log.keep(begun | found)

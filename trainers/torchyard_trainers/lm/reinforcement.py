@@ -29,7 +29,7 @@ class Reinforcement:
         """Take the parts that all methods share."""
         self._settings, self._prompts, self._judge, self._reference = settings, prompts, judge, reference
         self._collector: Collector | None = None
-        self._held: dict[int, tuple[Rollout, dict[str, float]]] = {}  # by number
+        self._held: Rollout | None = None
 
     def check(self, session: Session) -> None:
         """Check before the first step that the engine of rollouts can be used.
@@ -52,30 +52,29 @@ class Reinforcement:
         number, index = divmod(step, settings.steps_per_rollout)
         if index:
             return {}
-        if number not in self._held:
-            session.reporter.phase("rollout")
-            if not number and self._reference is not None:
-                self._reference.renew()
-            training = session.parallel.module.training
-            session.parallel.module.eval()
-            several = settings.steps_per_rollout > 1 or settings.method == "ppo"
-            temperature = settings.temperature
-            known = self._reference.scorer(session, temperature=temperature) if self._reference is not None else None
-            self._held[number] = self._collector_of(session).collect(
-                session,
-                number,
-                score=scorer(session, temperature=temperature) if several else None,
-                reference=known,
-            )
-            session.parallel.module.train(training)
-        return self._held[number][1]
+        session.reporter.phase("rollout")
+        if not number and self._reference is not None:
+            self._reference.renew()
+        training = session.parallel.module.training
+        session.parallel.module.eval()
+        several = settings.steps_per_rollout > 1 or settings.method == "ppo"
+        temperature = settings.temperature
+        known = self._reference.scorer(session, temperature=temperature) if self._reference is not None else None
+        self._held = None  # never two at once
+        self._held, metrics = self._collector_of(session).collect(
+            session,
+            number,
+            score=scorer(session, temperature=temperature) if several else None,
+            reference=known,
+        )
+        session.parallel.module.train(training)
+        return metrics
 
     def loss(self, session: Session, batch: MicroBatch, step: int) -> LossOutput:
         """Return the loss of completions of the rollout that `step` is part of."""
         settings, world = self._settings, session.world
-        number, index = divmod(step, settings.steps_per_rollout)
-        # A trial of a size of micro-batches has any step, and any rollout serves it.
-        rollout, _ = self._held[number] if number in self._held else next(iter(self._held.values()))
+        rollout, index = self._held, step % settings.steps_per_rollout
+        assert rollout is not None, "a rollout is prepared before its steps"
         samples = batch.ids % settings.batch
         if only_shapes():
             own = rollout.first(len(samples))
@@ -120,9 +119,9 @@ class Reinforcement:
         return LossOutput(loss, means, policy.count)
 
     def finished(self, step: int) -> None:
-        """Drop rollouts that the next steps do not use; `step` steps of this method are finished."""
-        number, index = divmod(step, self._settings.steps_per_rollout)
-        self._held = {number: self._held[number]} if index and number in self._held else {}
+        """Drop the rollout after its last step; `step` steps of this method are finished."""
+        if step % self._settings.steps_per_rollout == 0:
+            self._held = None
 
     def _collector_of(self, session: Session) -> Collector:
         if self._collector is None:

@@ -1,10 +1,9 @@
-"""This rank's environments and its copy of the acting policy: rollouts on demand, and the state to replay them.
+"""This rank's environments, and the rollout that the next optimizer steps learn from.
 
-A rollout is a pure function of (acting weights, environment state, rollout number). A checkpoint holds these and not
-the rollout itself: a run that resumes between two minibatches replays the rollout bit for bit.
+A rollout is a pure function of (weights, environment state, rollout number). Checkpoints are saved between rollouts, so
+that none is part of one.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.frozen import frozen
-from torchyard_trainers.core.graphs import Graphed, is_plain
+from torchyard_trainers.core.graphs import Graphed
 from torchyard_trainers.core.parallel import compile_blocks
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.workload import Session
@@ -40,6 +39,8 @@ class Collector:
     def __init__(self, settings: Settings, policy: Policy) -> None:
         """Copy `policy`, which must not be sharded yet, and reset every environment."""
         self._settings = settings
+        # Sharded weights would be gathered at each step of the environments, and a CUDA graph needs weights in one
+        # place. Its values are those in training at the start of each rollout, so it is no part of a checkpoint.
         self.actor = frozen(policy)
         environment = build_environment(settings, torch.device("cpu"))
         keys = sample_keys(stream_key(settings.seed, "start"), torch.arange(settings.environments))
@@ -48,11 +49,11 @@ class Collector:
         self._environment: Environment | None = None
         self._play = Graphed(self._played, wanted=settings.compile)
         self._step: Callable[..., Tick] = tick
-        self._collected: tuple[tuple[int, bool], Rollout, dict[str, float]] | None = None
+        self._held: tuple[Rollout, dict[str, float]] | None = None
 
     def state(self) -> dict[str, Any]:
-        """Return the state from which the newest rollout started; a restore fills it in place."""
-        return {"actor": self.actor.state_dict(), "environments": self._state, "running": self._running}
+        """Return the state from which the next rollout starts; a restore fills it in place."""
+        return {"environments": self._state, "running": self._running}
 
     def environment(self, session: Session) -> Environment:
         """Return the environment on the session's device."""
@@ -67,40 +68,33 @@ class Collector:
                 self._step = torch.compile(tick, dynamic=False)
         return self._environment
 
-    def rollout(self, session: Session, number: int) -> tuple[Rollout, dict[str, float]]:
-        """Return rollout `number` of this rank and its facts over all ranks; play it unless it is cached.
+    @property
+    def rollout(self) -> tuple[Rollout, dict[str, float]]:
+        """The rollout in use, of this rank, and its facts over all ranks."""
+        assert self._held is not None, "a rollout is prepared before its steps"
+        return self._held
 
-        Collective when it is played: all ranks call this at the same point.
-        """
-        # Eager and compiled code may differ in the last bits; a resumed run must use the compiled one.
-        key = number, self._settings.compile and is_plain()
-        if self._collected is None or self._collected[0] != key:
-            self._collected = None  # never two at once
-            rollout = self.play(session, number)
-            facts = session.world.total(rollout.facts.clone()).tolist()
-            collected = key, rollout, dict(zip(FACTS, facts, strict=True))
-            if not all(map(math.isfinite, facts)):  # do not cache it: a run that rolls back must not find it again
-                return collected[1:]
-            self._collected = collected
-        return self._collected[1:]
+    def prepare(self, session: Session, number: int) -> None:
+        """Play rollout `number` with the weights of now. Collective."""
+        self._held = None  # never two at once
+        session.parallel.copy_to(self.actor)
+        rollout = self.play(session, number)
+        facts = session.world.total(rollout.facts.clone()).tolist()
+        self._held = rollout, dict(zip(FACTS, facts, strict=True))
 
-    def advance(self, session: Session, number: int) -> dict[str, float]:
-        """Start rollout `number` where the one before ended, with the current weights; return the former's facts.
-
-        Collective.
-        """
-        rollout, facts = self.rollout(session, number - 1)
+    def finish(self, session: Session) -> dict[str, float]:
+        """Go on to where the rollout ended; return its facts over all ranks. Collective."""
+        rollout, facts = self.rollout
         count = self._settings.environments
         state = rollout.trajectory.state
         self._state = {name: gather_rows(tensor, session.world, count) for name, tensor in state.items()}
         self._running = gather_rows(rollout.running, session.world, count)
-        session.parallel.copy_to(self.actor)
-        self._collected = None
+        self._held = None
         return facts
 
     @torch.no_grad()
     def play(self, session: Session, number: int) -> Rollout:
-        """Play rollout `number` of this rank's environments from where the newest one started."""
+        """Play rollout `number` of this rank's environments with the weights of the last `prepare`."""
         settings, world = self._settings, session.world
         self.environment(session)
         (slots,) = split(settings.environments, world.size, world.rank)

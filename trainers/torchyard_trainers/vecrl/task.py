@@ -43,6 +43,7 @@ class VecRL(Workload):
         self.log_every = settings.log_every
         self.eval_every = settings.eval_every * settings.steps_per_rollout
         self.max_grad_norm = settings.max_grad_norm
+        self.save_every = settings.steps_per_rollout
         own = ("environment", "seed", "horizon", "epochs", "minibatches", "policies", "grid", "agents", "food", "arms")
         own += ("max_episode_steps",) if settings.max_episode_steps is not None else ()
         self.identity: Mapping[str, str | int | float] = {
@@ -53,7 +54,6 @@ class VecRL(Workload):
         self.architecture = ("trainer.name", "trainer.params.environment", "trainer.params.policies")
         self._collector: Collector | None = None
         self._measure, self._agents = "evalReturn", settings.agents  # of the environment, once it is made
-        self._done = torch.zeros((), dtype=torch.int64)  # optimizer steps so far; determines the next minibatch
         self._episodes = torch.zeros((), dtype=torch.int64)
         self._order: tuple[int, Tensor] | None = None
         self._learn: Callable[[Minibatch, Tensor], tuple[Tensor, dict[str, Tensor]]] | None = None
@@ -63,7 +63,7 @@ class VecRL(Workload):
 
     @property
     def collector(self) -> Collector:
-        """Environments and acting policy; available once the model is built."""
+        """Environments and rollouts; available once the model is built."""
         assert self._collector is not None
         return self._collector
 
@@ -93,13 +93,22 @@ class VecRL(Workload):
 
     def begin(self, session: Session) -> dict[str, float]:
         """Measure the untrained policy."""
-        session.parallel.copy_to(self.collector.actor)  # the weights may be those of checkpoint.initFrom
         metrics = self.evaluate(session)
         return {**metrics, "evalUntrained": metrics[self._measure], "episodes": 0.0}
 
+    def prepare(self, session: Session, step: int) -> dict[str, float]:
+        """Play the rollout that starts at this step."""
+        number, index = divmod(step, self.settings.steps_per_rollout)
+        if not index:
+            session.reporter.phase("rollout")
+            self._order = None
+            with session.data_wait:
+                self.collector.prepare(session, number)
+        return {}
+
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
-        """Return PPO's loss on one minibatch of the newest rollout."""
-        minibatch = self._minibatch(session, batch.ids % self.global_batch)
+        """Return PPO's loss on one minibatch of the rollout."""
+        minibatch = self._minibatch(session, batch.ids % self.global_batch, batch.step)
         if self._learn is None:
             self._learn = self._learner(session)
         return LossOutput(*self._learn(minibatch, batch.weights))
@@ -123,12 +132,10 @@ class VecRL(Workload):
         return learn
 
     def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
-        """Report the rollout's metrics and renew the acting policy after its last minibatch; evaluate when due."""
-        self._done.fill_(step)
-        number, left = divmod(step, self.settings.steps_per_rollout)
+        """Report the rollout's metrics after its last minibatch; evaluate when due."""
         metrics: dict[str, float] = {}
-        if not left:
-            facts = self.collector.advance(session, number)
+        if step % self.settings.steps_per_rollout == 0:
+            facts = self.collector.finish(session)
             self._episodes += int(facts["episodes"])
             metrics = self._metrics(facts) | self._pace(session)
         if step % self.eval_every == 0 or step == self.total_steps:
@@ -155,7 +162,7 @@ class VecRL(Workload):
 
     def state(self) -> dict[str, Any]:
         """See `Workload`."""
-        return {**self.collector.state(), "done": self._done, "episodes": self._episodes}
+        return {**self.collector.state(), "episodes": self._episodes}
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
@@ -197,13 +204,12 @@ class VecRL(Workload):
         parts = {name: rate * ranks for name, rate in speeds(self.collector, session, self.settings).items()}
         return parts | ({"envStepsPerSecond": statistics.median(self._paces)} if self._paces else {})
 
-    def _minibatch(self, session: Session, environments: Tensor) -> Minibatch:
-        """Gather the next minibatch of `environments` [m]."""
+    def _minibatch(self, session: Session, environments: Tensor, step: int) -> Minibatch:
+        """Gather the minibatch of `environments` [m] that optimizer step `step` learns from."""
         settings, world = self.settings, session.world
-        number, index = divmod(int(self._done), settings.steps_per_rollout)
+        number, index = divmod(step, settings.steps_per_rollout)
         epoch, part = divmod(index, settings.minibatches)
-        with session.data_wait:
-            (trajectory, log_probability, advantage, target, _, _), facts = self.collector.rollout(session, number)
+        (trajectory, log_probability, advantage, target, _, _), facts = self.collector.rollout
         length = settings.horizon // settings.minibatches
         rows = rows_of(world, environments)
         times = self._times(world, number * settings.epochs + epoch)[rows, part * length :][:, :length]

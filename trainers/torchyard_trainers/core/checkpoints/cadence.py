@@ -12,16 +12,18 @@ AUTO_WRITING = 0.1
 class Cadence:
     """Decides after each step whether to save; used on rank 0, which decides for all ranks."""
 
-    def __init__(self, interval: Interval | None, *, now: float) -> None:
-        """Count from time `now` (monotonic seconds)."""
+    def __init__(self, interval: Interval | None, *, now: float, save_every: int = 1) -> None:
+        """Count from time `now` (monotonic seconds); the workload can be saved every `save_every` steps only."""
         self._interval = interval
+        self._save_every = save_every
         self._time = now
         self._cost = 0.0
 
     def due(self, step: int, now: float) -> bool:
-        """Whether to save after `step` finished steps."""
+        """Whether to save after `step` finished steps, a multiple of `save_every`."""
         if self._interval is not None and self._interval.steps is not None:
-            return step % self._interval.steps == 0
+            before = step - self._save_every
+            return step // self._interval.steps > before // self._interval.steps
         return now - self._time >= self.period()
 
     def period(self) -> float:

@@ -23,10 +23,10 @@ from torchyard_trainers.core.checkpoints.commits import read_commit
 from torchyard_trainers.core.checkpoints.shards import Shards, fill_all
 from torchyard_trainers.core.checkpoints.starting_weights import load_starting_weights
 from torchyard_trainers.core.config import Config
-from torchyard_trainers.core.exits import DivergedError
+from torchyard_trainers.core.exits import DataError, DivergedError
 from torchyard_trainers.core.guard import ADVICE
 from torchyard_trainers.core.parallel import Parallel
-from torchyard_trainers.core.workload import Session, Workload, epochs, size_of
+from torchyard_trainers.core.workload import Session, Workload, epochs, is_boundary, size_of
 
 
 @dataclass
@@ -44,6 +44,9 @@ def restore(
     """Load the newest readable checkpoint into model, optimizer and workload; without one, return step 0.
 
     At step 0 the model gets the weights of `checkpoint.initFrom`, if that is set.
+
+    Raises:
+        DataError: the checkpoint is of a step in the middle of a rollout, as earlier versions saved.
     """
     reporter = session.reporter
     reporter.phase("restore")
@@ -71,6 +74,11 @@ def restore(
         if session.average is not None:
             session.average.copy()
         return Progress(fresh=True)
+    if not is_boundary(work, found.record["step"]):
+        raise DataError(
+            f"{found.folder}: step {found.record['step']} is in the middle of a rollout of {work.save_every} steps, as "
+            "an earlier version saved it; start a new run, with checkpoint.initFrom to keep the weights"
+        )
     session.precision.load_state(found.record["scaler"])
     progress = Progress(found.record["step"], dict(found.record["metrics"]))
     reporter.progress(progress.step, work.total_steps)

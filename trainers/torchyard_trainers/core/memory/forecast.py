@@ -200,8 +200,8 @@ def _measure(
     slots = micro_batches_of(work, session, ids)
     accumulates = len(slots) > 1
     # The last micro-batch runs with gradients present. Zeros replace those of earlier ones, unless passes differ: a
-    # sharded model keeps unsharded gradients until the last one, and a workload that reads values may play a rollout
-    # in the first.
+    # sharded model keeps unsharded gradients until the last one, and a workload that reads values may do in the first
+    # what it needs once.
     alike = not (sharded or real)
     if packing is not None:
         slots = slots[::-1]  # the longest last

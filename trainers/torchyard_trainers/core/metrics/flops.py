@@ -13,16 +13,18 @@ from torchyard_trainers.core.step import accumulate
 from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 
 
-def flops_of_sample(work: Workload, session: Session) -> int:
-    """Return the FLOPs of forward and backward pass for one sample. Collective; the gradients are discarded."""
-    ids = ids_of_step(work, 0)
+def flops_of_sample(work: Workload, session: Session, step: int) -> int:
+    """Return the FLOPs of forward and backward pass for one sample of a step that is prepared; leave no gradients.
+
+    Collective.
+    """
+    ids = ids_of_step(work, step)
     counter = FlopCounterMode(display=False)
     pair = [Slots([0, 0], [1.0, 1.0])]  # BatchNorm refuses a single sample
     with eager_mode(compiled=True), keeping_activations(), session.parallel.buffers.kept():
         # Workloads that create samples for many steps at once do it here, outside of the counted pass.
-        work.prepare(session, 0)
-        accumulate(work, session, ids, pair)
+        accumulate(work, session, ids, pair, step)
         with counter:
-            accumulate(work, session, ids, pair)
+            accumulate(work, session, ids, pair, step)
     session.parallel.module.zero_grad(set_to_none=True)
     return int(counter.get_total_flops()) // 2

@@ -19,12 +19,12 @@ class Meter:
         flops: of forward and backward pass of one sample; None: not requested, and the device's peak is unknown.
     """
 
-    def __init__(self, work: Workload, session: Session, *, count: bool = False) -> None:
-        """Count FLOPs if the peak of every rank's device is known, or if `count` is set. Collective."""
+    def __init__(self, work: Workload, session: Session, step: int, *, count: bool = False) -> None:
+        """Count FLOPs of `step`, which is prepared, if every device's peak is known or `count` is set. Collective."""
         self._session = session
         self._speed = Speed(work.global_batch)
         self._peak = device_peak(session)
-        self.flops = flops_of_sample(work, session) if count or self._peak else None
+        self.flops = flops_of_sample(work, session, step) if count or self._peak else None
         self._waited, self._began = session.data_wait.seconds, time.monotonic()
 
     def tick(self, now: float, values: Mapping[str, float]) -> dict[str, float]:

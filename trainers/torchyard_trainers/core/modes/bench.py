@@ -33,9 +33,10 @@ def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
     """
     session.reporter.phase("eval")
     work.begin(session)
+    work.prepare(session, 0)
     session = micro_batches.choose(work, session, run.checkpoint_dir, settings=run.config.parallelism, step=0)
     session.reporter.phase("compile")
-    meter = Meter(work, session, count=True)
+    meter = Meter(work, session, 0, count=True)
     seconds, waited = _step_times(work, session)
     found = _figures(work, session, meter, seconds, waited)
     if isinstance(work, Measured):
@@ -79,7 +80,8 @@ def _step_times(work: Workload, session: Session) -> tuple[list[float], float]:
             set_learning_rate(optimizer, work.learning_rate(step))
             # Rank 0 decides by its clock; the decision is part of the step's reduction.
             long = len(times) + 1 >= MEASURED_STEPS and time.monotonic() - began >= MEASURED_SECONDS
-            work.prepare(session, step)
+            if step:
+                work.prepare(session, step)
             flags = {"enough": session.world.is_main and long}
             data = loader.step(step, session.micro_batch)
             totals = optimize(work, session, optimizer, step, flags, rehearse=step == 0, data=data)
