@@ -146,3 +146,6 @@ def test_a_run_is_saved_between_rollouts_only_and_resumes_with_the_same_bits(yar
     assert yard.losses() == calm.losses()
     assert yard.weights() == calm.weights()
     assert yard.metrics()[-1]["rolloutStep"] == 8.0
+    gang = calm.start(given(13, rollout=4, **saves))
+    assert gang.wait() == [65]
+    assert "step 9 is in the middle of a rollout of 4 steps" in calm.failure()["message"]

@@ -46,7 +46,7 @@ def restore(
     At step 0 the model gets the weights of `checkpoint.initFrom`, if that is set.
 
     Raises:
-        DataError: the checkpoint is of a step in the middle of a rollout, as earlier versions saved.
+        DataError: the checkpoint is of a step in the middle of a rollout: a last step, or of an earlier version.
     """
     reporter = session.reporter
     reporter.phase("restore")
@@ -76,8 +76,8 @@ def restore(
         return Progress(fresh=True)
     if not is_boundary(work, found.record["step"]):
         raise DataError(
-            f"{found.folder}: step {found.record['step']} is in the middle of a rollout of {work.save_every} steps, as "
-            "an earlier version saved it; start a new run, with checkpoint.initFrom to keep the weights"
+            f"{found.folder}: step {found.record['step']} is in the middle of a rollout of {work.save_every} steps, "
+            "from where no run can go on; start a new run, with checkpoint.initFrom to keep the weights"
         )
     session.precision.load_state(found.record["scaler"])
     progress = Progress(found.record["step"], dict(found.record["metrics"]))
