@@ -74,7 +74,7 @@ check: $(INSTALLED) ## lint, format, types, import contracts, vocabulary
 	$(BIN)/ruff format --check .
 	$(BIN)/mdformat --check $(PAGES)
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python hack/vocabulary.py
 
 test-unit: $(INSTALLED) ## unit and property tests

@@ -37,9 +37,9 @@ async def serve(folder: Path, port: int, server: str) -> None:
     from torchyard.agents.auth.signatures import Signatures
     from torchyard.agents.auth.tokens import Member, Tokens
     from torchyard.agents.http.admission import Limits
-    from torchyard.agents.http.server import application
     from torchyard.agents.http.tls import server_context
     from torchyard.agents.registry import AgentRegistry
+    from torchyard.agents.server import application
     from torchyard.app.memory_tuning import leave_caches_alone
     from torchyard.reconcile.actions import CommandAgent
     from torchyard.reconcile.ports import Unavailable
@@ -86,7 +86,7 @@ async def serve(folder: Path, port: int, server: str) -> None:
 
 @asynccontextmanager
 async def our_server(app: Any, port: int, tls: ssl.SSLContext) -> AsyncIterator[int]:
-    from torchyard.agents.http.server import Intake
+    from torchyard.agents.server import Intake
 
     async with Intake(app, port=port, tls=tls) as intake:
         yield intake.port

@@ -36,8 +36,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.support.kubernetes.api_server import kubeconfig, serving, until
 
+from torchyard.agents import server
 from torchyard.agents.auth.tokens import AUDIENCE
-from torchyard.agents.http import server
 from torchyard.api.resource import read_job
 from torchyard.api.values import rfc3339
 from torchyard.app.operator import Operator

@@ -16,8 +16,7 @@ from torchyard_agent import settings as settings_module
 from torchyard_agent.agent import Agent
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.settings import Settings
-from torchyard_agent.telemetry import stacks
-from torchyard_agent.workers import environment
+from torchyard_agent.workers import environment, stacks
 from torchyard_agent.workers.titles import name_process
 
 _LOG_BYTES = 8 << 20

@@ -17,7 +17,6 @@ from torchyard_agent import termination
 from torchyard_agent.control import local_http, ownership, status_report
 from torchyard_agent.control.content import Content
 from torchyard_agent.control.event_loop import EventLoop
-from torchyard_agent.control.recording import Recording
 from torchyard_agent.control.rounds import Move, RoundState, next_move
 from torchyard_agent.control.sync import Sync
 from torchyard_agent.exit_codes import ExitCode
@@ -30,6 +29,7 @@ from torchyard_agent.workers.command import classify, interpreter_of, torchrun_i
 from torchyard_agent.workers.environment import worker_environment, write_hooks, zygote_environment
 from torchyard_agent.workers.process import become_subreaper
 from torchyard_agent.workers.recipients import handlers
+from torchyard_agent.workers.recording import Recording
 from torchyard_agent.workers.round_run import notices
 from torchyard_agent.workers.workers import Workers
 from torchyard_agent.workers.zygote_client import WarmStart

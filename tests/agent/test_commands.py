@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from torchyard_agent.telemetry.stacks import listed
+from torchyard_agent.workers.stacks import listed
 
 pytestmark = pytest.mark.e2e
 

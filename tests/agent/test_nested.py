@@ -11,8 +11,8 @@ import pytest
 
 from torchyard_agent.files import write_json
 from torchyard_agent.telemetry.progress import ReportWriter
-from torchyard_agent.telemetry.stacks import listed
 from torchyard_agent.workers import evidence, failure
+from torchyard_agent.workers.stacks import listed
 
 STEPS = """
 import os, sys, time

@@ -7,8 +7,8 @@ import sys
 import pytest
 from tests.support.kubernetes.api_server import until
 
-from torchyard_agent.control import recording
-from torchyard_agent.control.recording import FILE, Recording, code_of, commit, digest_of
+from torchyard_agent.workers import recording
+from torchyard_agent.workers.recording import FILE, Recording, code_of, commit, digest_of
 
 
 async def test_a_record_is_written_beside_the_checkpoints_with_its_digest(tmp_path, monkeypatch):

@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from torchyard.agents.http.server import Intake, application, unix_intake
 from torchyard.agents.registry import AgentRegistry
+from torchyard.agents.server import Intake, application, unix_intake
 from torchyard.local.zipapp import agent_zipapp
 from torchyard.reconcile.actions import CommandAgent
 

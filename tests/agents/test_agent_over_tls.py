@@ -14,8 +14,8 @@ import pytest
 import trustme
 
 from torchyard.agents.http import tls
-from torchyard.agents.http.server import Intake, application
 from torchyard.agents.registry import AgentRegistry
+from torchyard.agents.server import Intake, application
 from torchyard.local.zipapp import agent_zipapp
 from torchyard.reconcile.actions import CommandAgent
 

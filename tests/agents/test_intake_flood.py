@@ -12,8 +12,8 @@ import uvloop
 
 from torchyard.agents.http import admission, server, tls
 from torchyard.agents.http.admission import Admission, Limits
-from torchyard.agents.http.server import Intake, application
 from torchyard.agents.registry import AgentRegistry
+from torchyard.agents.server import Intake, application
 
 HOST = "torchyard-intake.torchyard.svc"
 FLOOD, ROOM = 40, 8

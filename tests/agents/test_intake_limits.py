@@ -9,8 +9,8 @@ import pytest
 
 from torchyard.agents.http import connection, server
 from torchyard.agents.http.admission import Buckets, Limits
-from torchyard.agents.http.server import Intake, application
 from torchyard.agents.registry import AgentRegistry
+from torchyard.agents.server import Intake, application
 from torchyard.reconcile.actions import CommandAgent
 
 TOKENS = {"good": "pod-a", "other": "pod-b"}

@@ -8,8 +8,8 @@ import time
 import aiohttp
 import pytest
 
-from torchyard.agents.http.server import Intake, application, unix_intake
 from torchyard.agents.registry import AgentRegistry
+from torchyard.agents.server import Intake, application, unix_intake
 from torchyard.reconcile.actions import CommandAgent
 
 TOKENS = {"good": "pod-a", "other": "pod-b"}

@@ -12,8 +12,8 @@ import trustme
 import uvloop
 
 from torchyard.agents.http import tls
-from torchyard.agents.http.server import Intake, application
 from torchyard.agents.registry import AgentRegistry
+from torchyard.agents.server import Intake, application
 
 HOST = "torchyard-intake.torchyard.svc"
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from torchyard.agents.http.server import application, unix_intake
 from torchyard.agents.registry import AgentRegistry
+from torchyard.agents.server import application, unix_intake
 
 
 async def nobody(_token: str) -> str | None:

@@ -185,7 +185,7 @@ async def test_an_explanation_gives_the_next_step_of_the_reason_with_the_name_of
 def test_the_next_step_is_that_of_the_first_cause_where_a_limit_of_restarts_ended_the_job(reason, step):
     attempts = [{"round": 1, "reason": "Killed", "cause": {"class": "Killed"}}]
     job = read_job({**JOB, "status": {"state": "Failed", "reason": reason, "attempts": attempts}})
-    steps = [each.lines for each in explanation(job, (), (), "x", "", 0.0).sections if each.title == "What to do"]
+    steps = [each.lines for each in explanation(job, (), (), "in x", "", 0.0).sections if each.title == "What to do"]
     assert steps == ([(step,)] if step else [])
 
 

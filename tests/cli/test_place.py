@@ -5,7 +5,7 @@ import pytest
 from torchyard.api.resource import read_job
 from torchyard.cli.command_table import parser_of
 from torchyard.cli.main import command_first
-from torchyard.client.backend import on_cluster
+from torchyard.client.location import on_cluster
 from torchyard.local.runs import create_run, run_folder
 
 

@@ -6,9 +6,10 @@ import tarfile
 
 import pytest
 
+from torchyard.client import artifacts as module
+from torchyard.client.artifacts import Allowance, TooLargeError
 from torchyard.client.errors import TorchYardError
-from torchyard.client.remote import unpack as module
-from torchyard.client.remote.unpack import Allowance, TooLargeError, unpack
+from torchyard.client.remote.unpack import unpack
 
 
 def entry(name, content=b"", kind=tarfile.REGTYPE, **fields):

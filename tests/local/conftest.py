@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from torchyard.agents.http.server import application, unix_intake
 from torchyard.agents.registry import AgentRegistry
+from torchyard.agents.server import application, unix_intake
 from torchyard.api.resource import read_job
 from torchyard.local import record
 from torchyard.local.cluster import LocalCluster

@@ -1,11 +1,10 @@
 """Modes of a trainer as jobs of two local nodes: what they measure and make is in the status."""
 
-import asyncio
 import json
 
 import pytest
 
-from torchyard.client.local_pods import profile
+from torchyard.client.local import LocalBackend
 
 pytestmark = pytest.mark.e2e
 
@@ -68,9 +67,8 @@ async def test_a_run_is_traced_while_it_trains(laptop, until):
     laptop.begin()
     await laptop.reached(3)
 
-    assert (
-        await asyncio.to_thread(profile, laptop.folder.name, json.dumps({"id": "a", "kind": "trace", "steps": 2})) == 2
-    )
+    request = json.dumps({"id": "a", "kind": "trace", "steps": 2})
+    assert await LocalBackend().profile(laptop.folder.name, request, replace=False) == 2
     folder = laptop.folder.checkpoints / "profile"
     await until(lambda: len(list(folder.glob("trace-*-rank-[01].json.gz"))) == 2, 60, "both ranks wrote a trace")
     laptop.kill.set()

@@ -72,7 +72,7 @@ def test_such_a_trial_has_failed_on_this_machine_and_counts(tmp_path, monkeypatc
     assert jobs[2].status.message.startswith(SAID)
     assert results[2].why.startswith(f"its parameters make no job: {SAID}")
     assert SAID in csv_of(sweep, results)
-    explained = str(explanation(jobs[2], [], [], "namespace team", " -n team", now=0.0))
+    explained = str(explanation(jobs[2], [], [], "in namespace team", " -n team", now=0.0))
     assert (
         f"trial 2 of sweep joint. Its parameters make no job, so that it never runs and counts as failed: {SAID}"
         in (explained)

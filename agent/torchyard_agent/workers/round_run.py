@@ -14,7 +14,6 @@ from typing import Any, Dict, List, Optional, Set
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import head, is_text, read_json, write_json
 from torchyard_agent.settings import Settings
-from torchyard_agent.telemetry import stacks
 from torchyard_agent.telemetry.curves import Axis, Curves
 from torchyard_agent.telemetry.digest import digest
 from torchyard_agent.telemetry.hang_detector import HangDetector, Hung, find_hung_rank
@@ -22,7 +21,7 @@ from torchyard_agent.telemetry.logs import RankLog
 from torchyard_agent.telemetry.memory import Memory
 from torchyard_agent.telemetry.output import LITTLE_SPACE, free_space
 from torchyard_agent.telemetry.reports import Reports, from_patterns
-from torchyard_agent.workers import failure
+from torchyard_agent.workers import failure, stacks
 from torchyard_agent.workers.command import Torchrun
 from torchyard_agent.workers.process import is_alive
 from torchyard_agent.workers.recipients import handlers

@@ -8,7 +8,6 @@ import signal
 import sys
 from typing import Any, Dict, List, Optional
 
-from torchyard_agent.control.recording import Recording
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.settings import Settings
 from torchyard_agent.telemetry.log_forwarder import LogForwarder
@@ -18,6 +17,7 @@ from torchyard_agent.workers.command import Plain, Torchrun
 from torchyard_agent.workers.environment import REMOVED_FROM_WORKERS
 from torchyard_agent.workers.ports import ReservedPort
 from torchyard_agent.workers.process import kill_descendants, reaped
+from torchyard_agent.workers.recording import Recording
 from torchyard_agent.workers.round_run import KILL_SECONDS, RoundRun, round_spec
 from torchyard_agent.workers.zygote_client import WarmStart
 

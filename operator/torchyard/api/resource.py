@@ -68,6 +68,11 @@ class TrainingJob(Struct, frozen=True, rename="camel", kw_only=True):
         """(namespace, name), the key of the work queue."""
         return (self.metadata.namespace, self.metadata.name)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen by itself: it has ended, or is suspended as asked."""
+        return self.status.state.terminal or (self.status.state is State.SUSPENDED and self.spec.suspend)
+
 
 # The fields of a status that hold a time.
 TIMES = frozenset(

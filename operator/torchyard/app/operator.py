@@ -11,9 +11,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from torchyard.agents import server
 from torchyard.agents.auth.signatures import MEDIA_TYPES, Signatures
 from torchyard.agents.auth.tokens import REVIEW_PATH, Member, MemberOf, Tokens, review_document
-from torchyard.agents.http import server, tls
+from torchyard.agents.http import tls
 from torchyard.agents.http.admission import raise_descriptor_limit
 from torchyard.agents.registry import AgentRegistry
 from torchyard.api.status import State

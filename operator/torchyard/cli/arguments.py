@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from torchyard.cli.errors import RefusalError
 
 if TYPE_CHECKING:
-    from torchyard.client.backend import Backend, Location
+    from torchyard.client.backend import Backend
+    from torchyard.client.location import Location
 
 T = TypeVar("T")
 SEPARATOR = "--"
@@ -109,7 +110,7 @@ def ask(
     Raises:
         TorchYardError: there is no cluster, it does not answer, or it refuses.
     """
-    from torchyard.client.backend import location_of
+    from torchyard.client.location import location_of
 
     return ask_at(location_of(name, context, namespace), work, waits=waits)
 
@@ -117,7 +118,7 @@ def ask(
 def ask_at(location: "Location", work: "Callable[[Backend], Awaitable[T]]", *, waits: bool = False) -> T:
     """Do `work` with the backend of a location. Raises what `ask` does."""
     from torchyard.cli.output import say
-    from torchyard.client.backend import opened
+    from torchyard.client.location import opened
 
     async def connected() -> T:
         async with opened(location, say) as backend:

@@ -4,22 +4,56 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torchyard.api.values import QUANTITY_PATTERN, amount
 from torchyard.client.errors import FAILED, TorchYardError
 
-if TYPE_CHECKING:
-    from torchyard.client.backend import Backend
-
 MANIFEST = "manifest.json"
 MAX_SIZE = "64Gi"
+MAX_ENTRIES = 100_000
 
 EXPORT = "export"
 MOST_FILES = 100_000
 """Counted of one entry at most: a folder of a million samples must not keep a terminal waiting."""
+
+
+class TooLargeError(TorchYardError):
+    """More came than was allowed: nothing of it is kept."""
+
+
+class Allowance:
+    """How much may still come, of all pods together.
+
+    Args:
+        size: bytes.
+        shown: the limit as it was given.
+    """
+
+    def __init__(self, size: int, shown: str) -> None:
+        self.bytes, self.entries, self.shown = size, MAX_ENTRIES, shown
+
+    def take(self, count: int) -> None:
+        """Take so many bytes.
+
+        Raises:
+            TooLargeError: these are more than are left.
+        """
+        self.bytes -= count
+        if self.bytes < 0:
+            raise TooLargeError(f"it is larger than {self.shown}", "give a larger --max-size", FAILED)
+
+    def enter(self) -> None:
+        """Take one entry of an archive.
+
+        Raises:
+            TooLargeError: it is one too many.
+        """
+        self.entries -= 1
+        if self.entries < 0:
+            raise TooLargeError(f"it has more than {MAX_ENTRIES} files and folders", "fetch a part of it", FAILED)
 
 
 class Artifact(NamedTuple):
@@ -29,6 +63,10 @@ class Artifact(NamedTuple):
     bytes: int
     files: int
     is_folder: bool
+
+
+Fetch = Callable[[str, Path, Path, Allowance], Awaitable[None]]
+"""Copies a file or folder of a job's checkpoint folder: name of the job, path there, path here, limits."""
 
 
 def artifacts_of(root: Path) -> list[Artifact]:
@@ -69,12 +107,12 @@ def remove(path: Path) -> None:
 
 
 async def bring(
-    backend: "Backend", name: str, path: str, to: Path | None = None, *, replace: bool = False, max_size: str = MAX_SIZE
+    fetch: Fetch, name: str, path: str, to: Path | None = None, *, replace: bool = False, max_size: str = MAX_SIZE
 ) -> Path:
     """Copy a file or folder of a job's checkpoint folder here; it appears whole or not at all.
 
     Args:
-        backend: where the job is.
+        fetch: of the backend where the job is.
         name: of the job.
         path: in the checkpoint folder: `export/web`, `final`, `metrics.jsonl`.
         to: where to put it; by default its own name in the current folder.
@@ -87,8 +125,6 @@ async def bring(
     Raises:
         TorchYardError: the job has no such path, it is too large, or there is something at `to` already.
     """
-    from torchyard.client.remote.unpack import Allowance
-
     allowed = bytes_of(max_size)
     wanted = inside(path)
     target = to if to is not None else Path(wanted.name)
@@ -101,7 +137,7 @@ async def bring(
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
     scratch = folder / target.name
     try:
-        await backend.fetch(name, wanted, scratch, Allowance(allowed, max_size))
+        await fetch(name, wanted, scratch, Allowance(allowed, max_size))
         check(scratch)
         remove(target)
         scratch.rename(target)

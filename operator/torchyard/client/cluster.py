@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from torchyard.client.artifacts import Artifact
+from torchyard.client.artifacts import Allowance, Artifact
 from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.inside import Inside
@@ -15,7 +15,6 @@ from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
 from torchyard.client.remote import logs, profile, stacks, watch
 from torchyard.client.remote.session import Remote, translated
-from torchyard.client.remote.unpack import Allowance
 from torchyard.client.why import Explanation, explanation
 from torchyard.kubernetes.client.errors import AlreadyExists
 from torchyard.local.run import Event
@@ -82,7 +81,7 @@ class ClusterBackend:
         """Return why a job is where it is."""
         job = (await self.get(name)).job
         pods, events = await asyncio.gather(remote_jobs.pods(self.remote, job), remote_jobs.events(self.remote, job))
-        return explanation(job, pods, events, self.where, self.flags, time.time())
+        return explanation(job, pods, events, f"in {self.where}", self.flags, time.time())
 
     async def suspend(self, name: str) -> Kept:
         """Ask for a checkpoint and the end of the pods."""

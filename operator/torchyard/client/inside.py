@@ -1,12 +1,19 @@
 """What is known of a job besides its object: on this machine files and processes, on a cluster pods."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from torchyard.client.local import PodProcesses
 from torchyard.client.ranks import Rank
 from torchyard.reconcile.observed import Pod
+
+
+class PodProcesses(NamedTuple):
+    """The processes of one pod."""
+
+    pod: str
+    agent: int
+    workers: Mapping[int, int]  # pid by rank
 
 
 class Processes(NamedTuple):

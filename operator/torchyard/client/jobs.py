@@ -12,21 +12,10 @@ from torchyard.api.formatting import addressed, clean
 from torchyard.api.resource import TrainingJob, job_document
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.client.artifacts import MAX_SIZE, Artifact, bring
-from torchyard.client.backend import (
-    HERE,
-    Away,
-    Backend,
-    Kept,
-    Location,
-    LogLine,
-    Unreadable,
-    is_over,
-    location_of,
-    logged,
-    opened,
-)
+from torchyard.client.backend import Away, Backend, Kept, LogLine, Unreadable, logged
 from torchyard.client.diff import Comparison, compare, sides
 from torchyard.client.errors import JobFailedError, NotFoundError, TorchYardError
+from torchyard.client.location import HERE, Location, location_of, opened
 from torchyard.client.metrics import FILE, MetricsTable, table_of
 from torchyard.client.metrics import MAX_SIZE as MAX_METRICS
 from torchyard.client.request import Arguments, Target, requested
@@ -146,7 +135,7 @@ class Job:
             await self._same(backend)
             with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
                 found = Path(folder) / FILE
-                await bring(backend, self.name, FILE, found, max_size=MAX_METRICS)
+                await bring(backend.fetch, self.name, FILE, found, max_size=MAX_METRICS)
                 return await asyncio.to_thread(table_of, found)
 
     async def artifacts(self) -> list[Artifact]:
@@ -169,7 +158,7 @@ class Job:
         async with self._backend() as backend:
             await self._same(backend)
             target = Path(to) if to is not None else None
-            return await bring(backend, self.name, path, target, replace=replace, max_size=max_size)
+            return await bring(backend.fetch, self.name, path, target, replace=replace, max_size=max_size)
 
     async def stop(self, *, wait: bool = True) -> TrainingJobStatus:
         """Save a checkpoint and stop; `resume` goes on from there. A job that is over is left alone.
@@ -250,7 +239,7 @@ class Job:
                         continue
                     before = seen
                     yield seen
-                    if is_over(seen):
+                    if seen.is_over:
                         return
             except TorchYardError:
                 if self.location.kind == "local":
@@ -271,7 +260,7 @@ class Job:
         last = None
         async for job in self._states():
             last = job
-        if last is None or not is_over(last):
+        if last is None or not last.is_over:
             raise NotFoundError(f"the job {self.name!r} was deleted before it was over")
         return last
 

@@ -3,7 +3,7 @@
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,31 +11,19 @@ from msgspec import Struct, field
 
 from torchyard.api.resource import TrainingJob, job_document
 from torchyard.api.values import DNS_LABEL_PATTERN
-from torchyard.client.backend import (
-    MAX_RECORD,
-    RECORD,
-    THIS_MACHINE,
-    Kept,
-    LogLine,
-    Notice,
-    States,
-    Unreadable,
-    interrupted,
-    logged,
-)
+from torchyard.client.backend import MAX_RECORD, RECORD, THIS_MACHINE, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.client.local_logs import RankLog, log_files
 from torchyard.local.keeper import stat_fields
 from torchyard.local.record import Running, read
-from torchyard.local.run import Event, RunFolder, events, read_run
+from torchyard.local.run import Event, RunFolder, events, is_locked, read_run
 from torchyard.local.runs import expire_run, is_controlled, list_runs, remove_run, run_folder, suspend_run
 from torchyard.local.sweeps import is_sweep
 
 if TYPE_CHECKING:
-    from torchyard.client.artifacts import Artifact
-    from torchyard.client.inside import Inside
+    from torchyard.client.artifacts import Allowance, Artifact
+    from torchyard.client.inside import Inside, PodProcesses
     from torchyard.client.ranks import RankStacks
-    from torchyard.client.remote.unpack import Allowance
     from torchyard.client.why import Explanation
 
 LOOK_SECONDS = 1.0
@@ -101,7 +89,7 @@ class LocalBackend:
                 yield None
                 return
             yield run.job
-            abandoned = abandoned + 1 if interrupted(run.job, run.controlled) and not until_deleted else 0
+            abandoned = abandoned + 1 if not (run.controlled or run.job.status.state.at_rest or until_deleted) else 0
             if abandoned == ABANDONED_LOOKS:
                 raise _abandoned(name, detached=run.detached)
             await asyncio.sleep(LOOK_SECONDS)
@@ -149,7 +137,7 @@ class LocalBackend:
         from torchyard.client.why import explanation
 
         folder = find(name)
-        return explanation(load(folder).job, [], events(folder), self.where, self.flags, time.time())
+        return explanation(load(folder).job, [], events(folder), f"on {self.where}", self.flags, time.time())
 
     async def suspend(self, name: str) -> Kept:
         """Ask the process that controls a run to save and stop it."""
@@ -195,13 +183,17 @@ class LocalBackend:
         """Ask the agents of a run."""
         from torchyard.client.local_pods import stacks
 
-        return stacks(name)
+        run = load(find(name))
+        return stacks(living_pods(run, name), run.folder.home / "cache")
 
     async def profile(self, name: str, wish: str, *, replace: bool) -> int:
-        """Leave the wish in the run folder of every pod that lives."""
+        """Write the request into the run folder of every pod that lives."""
         from torchyard.client.local_pods import profile
+        from torchyard.client.profile_request import refuse_deaf
 
-        return profile(name, wish, replace=replace)
+        run = load(find(name))
+        refuse_deaf(run.job)
+        return profile(run.job, living_pods(run, name), wish, replace=replace)
 
 
 class Run(NamedTuple):
@@ -273,12 +265,16 @@ def load(folder: RunFolder) -> Run:
     return Run(folder, job, controlled, detached=not ended and bool(living_processes(folder.pods)))
 
 
-class PodProcesses(NamedTuple):
-    """The processes of one pod."""
+def living_pods(run: Run, name: str) -> list[Path]:
+    """Return the folders of the pods that live.
 
-    pod: str
-    agent: int
-    workers: Mapping[int, int]  # pid by rank
+    Raises:
+        TorchYardError: nothing runs.
+    """
+    pods = [pod for pod in sorted(run.folder.pods.glob("*")) if is_locked(pod / "lock")]
+    if run.over or not pods:
+        raise run.refusal(name)
+    return pods
 
 
 class _Workers(Struct, frozen=True):
@@ -287,8 +283,10 @@ class _Workers(Struct, frozen=True):
     pids: dict[int, int] = field(default_factory=dict)
 
 
-def living_processes(pods: Path) -> list[PodProcesses]:
+def living_processes(pods: Path) -> "list[PodProcesses]":
     """Return the pods whose agents live, with the workers of each."""
+    from torchyard.client.inside import PodProcesses
+
     found = []
     for file in sorted(pods.glob("*/process.json")):
         running = read(file, Running)

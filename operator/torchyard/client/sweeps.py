@@ -9,9 +9,9 @@ from typing import Any, Literal
 import msgspec
 
 from torchyard.api.resource import API_VERSION, TrainingJob
-from torchyard.client.backend import HERE, Location, is_configured
 from torchyard.client.errors import FAILED, InvalidJobError, NotFoundError, TorchYardError
 from torchyard.client.jobs import OF_USERS
+from torchyard.client.location import HERE, Location, is_configured
 from torchyard.client.sweep_files import checked_bytes, checked_sweep, named, the_sweep
 from torchyard.client.trials import TrialsTable
 from torchyard.local.sweeps import NoSweepError, load_sweep, remove_sweep, sweep_names, trial_jobs

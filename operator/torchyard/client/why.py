@@ -8,7 +8,6 @@ from torchyard.api.formatting import addressed, clean, clip, span
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt, State
-from torchyard.client.backend import THIS_MACHINE
 from torchyard.local.run import Event
 from torchyard.reconcile.observed import Pod
 from torchyard.sweeps.trials import role_of
@@ -61,12 +60,12 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
         job: with its status.
         pods: of the job; empty on one machine.
         events: oldest first.
-        where: the location in words.
+        where: the location in words: `on this machine`, `in namespace team`.
         flags: what proposed commands repeat to mean this location.
         now: unix seconds.
     """
     name, status = job.metadata.name, job.status
-    sentences = [f"{name} {'on' if where == THIS_MACHINE else 'in'} {where} is {status.state or 'not yet looked at'}."]
+    sentences = [f"{name} {where} is {status.state or 'not yet looked at'}."]
     trial = role_of(job)
     if trial is not None:
         sentences.append(clean(trial.sentence))

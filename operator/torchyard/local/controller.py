@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from torchyard.agents.http.server import application, unix_intake
 from torchyard.agents.registry import AgentRegistry
+from torchyard.agents.server import application, unix_intake
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State

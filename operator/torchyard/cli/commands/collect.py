@@ -59,7 +59,10 @@ def fetch(
     if path is None:
         return _list(name, context, namespace)
     target = ask(
-        lambda backend: bring(backend, name, path, to, replace=replace, max_size=max_size), name, context, namespace
+        lambda backend: bring(backend.fetch, name, path, to, replace=replace, max_size=max_size),
+        name,
+        context,
+        namespace,
     )
     files = [each for each in target.rglob("*") if each.is_file()] if target.is_dir() else [target]
     count = plural(len(files), "file")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from torchyard.cli.arguments import RUN_NAME, SEPARATOR, SWEEP_NAME
 from torchyard.cli.command_table import COMMANDS, parser_of
 from torchyard.cli.errors import SUCCEEDED
-from torchyard.client.backend import run_names
+from torchyard.client.location import run_names
 
 SCRIPTS = {
     "bash": r"""

@@ -17,7 +17,7 @@ from torchyard.cli.views.outcome import exit_code
 from torchyard.cli.views.program_output import KEPT_LINES, OutputLine, several_ranks
 from torchyard.cli.views.snapshot import Snapshot, learned, record
 from torchyard.cli.views.terminal import drawn, is_live
-from torchyard.client.backend import Away, Backend, LogLine, is_over
+from torchyard.client.backend import Away, Backend, LogLine
 from torchyard.client.errors import TorchYardError
 from torchyard.client.why import last_lines
 from torchyard.local.run import Event
@@ -88,7 +88,7 @@ class _Following:
                 self.notice = f"the API server does not answer, the job goes on: {seen.why}"
                 continue
             await self._take(seen)
-            if is_over(seen):
+            if seen.is_over:
                 return
 
     async def _take(self, seen: TrainingJob) -> None:

@@ -11,7 +11,8 @@ from torchyard.cli.errors import FAILED, SUCCEEDED
 from torchyard.cli.output import Format, emit, say
 
 if TYPE_CHECKING:
-    from torchyard.client.backend import Backend
+    from torchyard.client.backend import Backend, Kept
+    from torchyard.client.inside import Inside
 
 
 Form = Literal["json", "yaml", "wide"]
@@ -30,7 +31,8 @@ def ps(context: str | None, namespace: str | None, everywhere: bool, output: For
     from torchyard.api.formatting import plural
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.views.table import COLUMNS, WIDE_COLUMNS, lines, row
-    from torchyard.client.backend import HERE, Backend, Kept, Location, Unreadable, is_configured, location_of
+    from torchyard.client.backend import Backend, Kept, Unreadable
+    from torchyard.client.location import HERE, Location, is_configured, location_of
 
     location = Location("cluster", context, namespace) if everywhere else location_of(None, context, namespace)
 
@@ -80,11 +82,13 @@ def status(name: str, context: str | None, namespace: str | None, output: Format
         return SUCCEEDED
     from torchyard.cli.output import console
     from torchyard.cli.views.show import render
-    from torchyard.client.backend import location_flags
 
-    kept, inside = ask(lambda backend: backend.inspect(name), name, context, namespace)
+    async def inspected(backend: "Backend") -> tuple["Kept", "Inside", str]:
+        return *await backend.inspect(name), backend.flags
+
+    kept, inside, flags = ask(inspected, name, context, namespace)
     terminal = console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    terminal.print(render(kept, inside, time.time(), location_flags(context, namespace)))
+    terminal.print(render(kept, inside, time.time(), flags))
     return SUCCEEDED
 
 
@@ -215,7 +219,7 @@ def wait(name: str, context: str | None, namespace: str | None, goal: str, timeo
 
 async def _reached(backend: "Backend", name: str, goal: str) -> int:
     from torchyard.cli.views.outcome import exit_code
-    from torchyard.client.backend import Away, is_over
+    from torchyard.client.backend import Away
 
     async for job in backend.states(name):
         if job is None:
@@ -225,7 +229,7 @@ async def _reached(backend: "Backend", name: str, goal: str) -> int:
         state = job.status.state
         if state.lower() == goal:
             return SUCCEEDED
-        if is_over(job):
+        if job.is_over:
             if goal != "over":
                 say(f"{name} is {state}: {job.status.message}")
             return exit_code(job) if goal == "over" else exit_code(job) or FAILED

@@ -57,7 +57,8 @@ def suspend(name: str, context: str | None, namespace: str | None, output: Forma
     """
     from torchyard.api.status import State
     from torchyard.cli.arguments import ask_at
-    from torchyard.client.backend import HERE, Backend, location_of
+    from torchyard.client.backend import Backend
+    from torchyard.client.location import HERE, location_of
 
     location = location_of(name, context, namespace)
     if location == HERE:
@@ -102,8 +103,8 @@ def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool
     from torchyard.api.status import State
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.commands.foreground import watch
-    from torchyard.client.backend import HERE, location_of
     from torchyard.client.local import find
+    from torchyard.client.location import HERE, location_of
     from torchyard.client.start import require_gpus
 
     location = location_of(name, context, namespace)
@@ -157,7 +158,8 @@ def delete_arguments(parser: ArgumentParser) -> None:
 def delete(name: str, context: str | None, namespace: str | None) -> int:
     """Delete a job with its pods; checkpoints on a claim stay. On this machine: `torchyard rm`, checkpoints too."""
     from torchyard.cli.arguments import ask_at
-    from torchyard.client.backend import HERE, Backend, location_of
+    from torchyard.client.backend import Backend
+    from torchyard.client.location import HERE, location_of
 
     location = location_of(name, context, namespace)
     if location == HERE:

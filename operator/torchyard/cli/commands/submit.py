@@ -55,9 +55,10 @@ def submit(
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.commands.follow import follow
     from torchyard.cli.commands.job_options import requested, save
-    from torchyard.client.backend import Backend, Location
+    from torchyard.client.backend import Backend
     from torchyard.client.cluster import ClusterBackend
     from torchyard.client.jobs import creatable
+    from torchyard.client.location import Location
     from torchyard.sweeps.resource import KIND
 
     options = options_of(values)

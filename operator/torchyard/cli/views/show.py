@@ -13,8 +13,8 @@ from torchyard.api.reasons import NO_REASON
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt, Phase, State
 from torchyard.cli.views.live import STATE_STYLES
-from torchyard.cli.views.snapshot import age, headline, progress_words, state_word
-from torchyard.client.backend import Kept, interrupted
+from torchyard.cli.views.snapshot import age, headline, interrupted, progress_words, state_word
+from torchyard.client.backend import Kept
 from torchyard.client.inside import Inside, Processes
 from torchyard.client.ranks import Rank
 from torchyard.client.why import cause_words, last_lines, next_command

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 from torchyard.api.formatting import addressed, clean, clock, figure, measure, rate, span
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
-from torchyard.client.backend import interrupted
 from torchyard.local.run import Event
 
 if TYPE_CHECKING:
@@ -57,6 +56,11 @@ def age(job: TrainingJob, now: float) -> float | None:
     if start is None:
         return None
     return max(0.0, (job.status.completion_time or now) - start)
+
+
+def interrupted(job: TrainingJob, controlled: bool) -> bool:
+    """Whether the run should be going on but its controlling process is gone."""
+    return not controlled and not job.status.state.at_rest
 
 
 def state_word(job: TrainingJob, controlled: bool, detached: bool = False) -> str:

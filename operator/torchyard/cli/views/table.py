@@ -3,8 +3,7 @@
 from torchyard.api.formatting import clean, span
 from torchyard.api.resource import TrainingJob, columns
 from torchyard.api.status import State
-from torchyard.cli.views.snapshot import age, state_word
-from torchyard.client.backend import interrupted
+from torchyard.cli.views.snapshot import age, interrupted, state_word
 
 COLUMNS = ("NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE")
 WIDE_COLUMNS = (*COLUMNS, "ROUND", "CKPT", "NODES", "REASON")

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from torchyard.api.resource import TrainingJob
-from torchyard.client.artifacts import Artifact, remove
+from torchyard.client.artifacts import Allowance, Artifact, TooLargeError, remove
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.remote import jobs
 from torchyard.client.remote.pod_exec import python
 from torchyard.client.remote.session import Remote
-from torchyard.client.remote.unpack import Allowance, TooLargeError, unpack
+from torchyard.client.remote.unpack import unpack
 from torchyard.kubernetes.client.errors import Gone, NotFound
 from torchyard.kubernetes.manifests import names, placement
 from torchyard.kubernetes.manifests.names import NON_ROOT

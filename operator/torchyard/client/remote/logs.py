@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from torchyard.api.formatting import clean
-from torchyard.client.backend import LogLine, Notice, is_over
+from torchyard.client.backend import LogLine, Notice
 from torchyard.client.errors import TorchYardError
 from torchyard.client.ranks import failing_rank
 from torchyard.client.remote import jobs
@@ -216,7 +216,7 @@ class LogFollower:
         except NotFound:
             return True
         self.answers = True
-        return is_over(job)
+        return job.is_over
 
     def _raise_what_ended_a_stream(self) -> None:
         for task in self.streams.values():

@@ -12,48 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
 
+from torchyard.client.artifacts import Allowance
 from torchyard.client.errors import FAILED, TorchYardError
 
 ROOT = "fetched"
-MAX_ENTRIES, MAX_DEPTH, MAX_NAME_BYTES = 100_000, 32, 255
+MAX_DEPTH, MAX_NAME_BYTES = 32, 255
 MAX_HEADER_BYTES = 1024 * 1024
 CHUNK = 1024 * 1024
-
-
-class TooLargeError(TorchYardError):
-    """More came than was allowed: nothing of it is kept."""
-
-
-class Allowance:
-    """How much may still come, of all pods together.
-
-    Args:
-        size: bytes.
-        shown: the limit as it was given.
-    """
-
-    def __init__(self, size: int, shown: str) -> None:
-        self.bytes, self.entries, self.shown = size, MAX_ENTRIES, shown
-
-    def take(self, count: int) -> None:
-        """Take so many bytes.
-
-        Raises:
-            TooLargeError: these are more than are left.
-        """
-        self.bytes -= count
-        if self.bytes < 0:
-            raise TooLargeError(f"it is larger than {self.shown}", "give a larger --max-size", FAILED)
-
-    def enter(self) -> None:
-        """Take one entry of an archive.
-
-        Raises:
-            TooLargeError: it is one too many.
-        """
-        self.entries -= 1
-        if self.entries < 0:
-            raise TooLargeError(f"it has more than {MAX_ENTRIES} files and folders", "fetch a part of it", FAILED)
 
 
 def unpack(archive: Path, to: Path, allowance: Allowance) -> bool:

@@ -60,7 +60,7 @@ class Recording:
         """
         if self._folder is None:
             return
-        arguments = (self._folder, [interpreter, "-c", python_code("control.recording")], number)
+        arguments = (self._folder, [interpreter, "-c", python_code("workers.recording")], number)
         self._thread = threading.Thread(target=self._record, args=arguments, name="recording", daemon=True)
         self._thread.start()
 
