@@ -11,6 +11,7 @@ from hypothesis import settings
 pytest.register_assert_rewrite("tests.support")  # a failed assertion in there shows its values, too
 settings.register_profile("torchyard", deadline=None)  # a busy machine is no defect
 settings.load_profile("torchyard")
+gc.disable()  # until all tests are collected
 BEFORE = pytest.StashKey[float]()
 
 
@@ -25,6 +26,7 @@ def pytest_collection_finish():
     """Exempt all tests and imported modules from garbage collections, which would walk them again and again."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -7,6 +7,7 @@ import json
 from importlib import import_module
 from typing import Any
 
+from torchyard_trainers.core.collection import no_collections
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.metrics.trackers import check_trackers
@@ -109,7 +110,8 @@ def _params(name: str) -> Any:
 
 
 def _built_in(name: str) -> Any:
-    return getattr(import_module(f"torchyard_trainers.{name}.task"), WORKLOADS[name])
+    with no_collections():
+        return getattr(import_module(f"torchyard_trainers.{name}.task"), WORKLOADS[name])
 
 
 def _outside(name: str) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from torchyard_trainers.core import gpus_command
+from torchyard_trainers.core.collection import no_collections
 from torchyard_trainers.core.exits import (
     ConfigError,
     Exit,
@@ -46,20 +47,23 @@ def main(arguments: Sequence[str]) -> int:
             talk(options)
             return Exit.DONE
         if options.command == "check":
-            from torchyard_trainers import registry
-            from torchyard_trainers.core import config
+            with no_collections():
+                from torchyard_trainers import registry
+                from torchyard_trainers.core import config
 
             registry.dry_run(config.load(config_of(options)))
             return Exit.DONE
         if options.command == "plan":
             check_plan(options)
-            from torchyard_trainers.core import config
-            from torchyard_trainers.core.memory import plan
+            with no_collections():
+                from torchyard_trainers.core import config
+                from torchyard_trainers.core.memory import plan
 
             asked = {"ranks": options.world, "local": options.local, "memory": options.memory, "bf16": options.bf16}
             sys.stdout.write(plan.plan(config.load(config_of(options)), **asked))
             return Exit.DONE
-        from torchyard_trainers.core.worker import work
+        with no_collections():
+            from torchyard_trainers.core.worker import work
 
         answer_with_stacks()
         work(options, on_hang=leave_at_once)
@@ -70,16 +74,22 @@ def main(arguments: Sequence[str]) -> int:
 
 def described(path: str, tokenizer: Path | None) -> dict[str, Any]:
     """Return what a dataset holds: records of text, or a LeRobot dataset."""
-    from torchyard_trainers.core.data import inspection
-    from torchyard_trainers.lm import inspection as of_text
+    from torchyard_trainers.core.data.opening import is_text
 
-    return of_text.inspect(path, tokenizer) if of_text.is_text(path) else inspection.inspect(Path(path))
+    if is_text(path):
+        with no_collections():
+            from torchyard_trainers.lm.inspection import inspect
+        return inspect(path, tokenizer)
+    from torchyard_trainers.core.data import inspection  # without torch
+
+    return inspection.inspect(Path(path))
 
 
 def talk(options: argparse.Namespace) -> None:
     """Answer conversations on stdin until it ends."""
-    from torchyard_trainers.lm.generation import Sampling
-    from torchyard_trainers.lm.talk import answer
+    with no_collections():
+        from torchyard_trainers.lm.generation import Sampling
+        from torchyard_trainers.lm.talk import answer
 
     chosen = {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed, "stream": "chat"}
     answer(options.path, options.device, Sampling(options.max_new_tokens, **chosen), sys.stdin, sys.stdout)

@@ -1,7 +1,6 @@
 """One worker from start to end: reads the environment, runs the loop, writes reports."""
 
 import argparse
-import gc
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Literal
 from torchyard_trainers import registry
 from torchyard_trainers.core import config as configuration
 from torchyard_trainers.core import loop
+from torchyard_trainers.core.collection import exempt_all
 from torchyard_trainers.core.data.packing import packing_of
 from torchyard_trainers.core.data.source import check_same_data
 from torchyard_trainers.core.exits import ConfigError, HungError
@@ -92,18 +92,12 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
                 preflight(run)
             if mode is not None:
                 session = open_session(task, run, strategy, micro_batch)
-                exempt_from_collection()
+                exempt_all()
                 mode(task, session, run)
         reporter.phase("drain")
     finally:
         watchdog.stop()
         reporter.stop()
-
-
-def exempt_from_collection() -> None:
-    """Exempt what exists now, modules and the model, from garbage collections, which would walk it in every step."""
-    gc.collect()
-    gc.freeze()
 
 
 def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch: int | None) -> Session:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.data.opening import open_rows
+from torchyard_trainers.core.data.opening import RECORDS, open_rows
 from torchyard_trainers.core.data.rows import BadRecordError, Row
 from torchyard_trainers.core.exits import DataError
 from torchyard_trainers.lm.folder import limits_in, read_tokenizer
@@ -19,7 +19,6 @@ from torchyard_trainers.lm.tokens import character_tokenizer
 PROBLEMS = 20  # that are listed; the others are counted
 MOST = 100_000  # records that are looked at, evenly spread
 FIELDS = 50  # that are listed
-SUFFIXES = (".jsonl", ".ndjson", ".parquet", ".pq")
 LONGEST = 2**20
 # Format -> how its records are encoded.
 METHODS: dict[str, dict[str, Any]] = {
@@ -29,16 +28,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "chosen, rejected": {"method": "dpo"},
     "prompt": {"method": "grpo", "reward": "any:reward"},
 }
-
-
-def is_text(path: str) -> bool:
-    """Whether a path names files of records, or a folder that has some."""
-    if "://" in path or any(sign in path for sign in "*["):
-        return True
-    folder = Path(path)
-    if folder.is_dir():
-        return any(each.name.endswith(SUFFIXES) for each in folder.iterdir())
-    return folder.name.lower().endswith(SUFFIXES)
 
 
 def inspect(path: str, tokenizer_folder: Path | None = None) -> dict[str, Any]:
@@ -125,7 +114,7 @@ def _tokens(example: Example) -> int:
 def _files(path: str) -> list[str]:
     if "://" in path or not Path(path).is_dir():
         return [path]
-    return [str(each) for each in sorted(Path(path).iterdir()) if each.name.endswith(SUFFIXES)]
+    return [str(each) for each in sorted(Path(path).iterdir()) if each.name.endswith(RECORDS)]
 
 
 def _type(value: Any) -> str:

@@ -1,6 +1,7 @@
 """Opens files of records by their names."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from torchyard_trainers.core.data.files import File, expand
 from torchyard_trainers.core.data.jsonl import JsonLines
@@ -9,6 +10,8 @@ from torchyard_trainers.core.data.parquet import Parquet
 from torchyard_trainers.core.data.rows import Rows
 from torchyard_trainers.core.data.tokens import TokenWindows
 from torchyard_trainers.core.exits import DataError
+
+RECORDS = (".jsonl", ".ndjson", ".parquet", ".pq")
 
 
 def open_rows(
@@ -30,6 +33,16 @@ def open_rows(
     if not parts:
         raise DataError("no data: name at least one file")
     return parts[0] if len(parts) == 1 else Concatenated(parts)
+
+
+def is_text(path: str) -> bool:
+    """Whether a path names files of records, or a folder that has some."""
+    if "://" in path or any(sign in path for sign in "*["):
+        return True
+    folder = Path(path)
+    if folder.is_dir():
+        return any(each.name.endswith(RECORDS) for each in folder.iterdir())
+    return folder.name.lower().endswith(RECORDS)
 
 
 def _open(file: File, window: int | None, dtype: str, columns: Sequence[str] | None) -> Rows:
