@@ -24,6 +24,7 @@ from torchyard_trainers.cvrp.task import Cvrp
 from torchyard_trainers.vecrl import params as playing
 from torchyard_trainers.vecrl.task import VecRL
 from torchyard_trainers.vlm import params as seeing
+from torchyard_trainers.vlm import tower
 from torchyard_trainers.vlm.task import VisionLanguagePolicy
 
 NO_GPU = "no CUDA GPU: run `pytest tests/trainers` where there is one"
@@ -99,13 +100,17 @@ def test_a_graphed_loss_has_the_gradient_of_the_loss_however_it_is_scaled_and_ad
     graphed = GraphedLoss(act, list(model.parameters()))
     batches = [torch.randn(6, 4, device=device) for _ in range(3)]
     gradients = []
+
+    def learn(function, inputs):
+        loss, beside = function(inputs)
+        assert loss.item() == pytest.approx(act(inputs)[0].item())
+        assert beside["mean"].item() == pytest.approx(act(inputs)[1]["mean"].item())
+        (loss * 0.5).backward()
+
     for function in (act, graphed):
         model.zero_grad()
         for inputs in batches:
-            loss, beside = function(inputs)
-            assert loss.item() == pytest.approx(act(inputs)[0].item())
-            assert beside["mean"].item() == pytest.approx(act(inputs)[1]["mean"].item())
-            (loss * 0.5).backward()
+            learn(function, inputs)
         gradients.append([each.grad for each in model.parameters()])
     for plain, replayed in zip(*gradients, strict=True):
         assert (plain is None) == (replayed is None)
@@ -159,6 +164,16 @@ def test_training_by_graphs_is_training(workload, micro_batch, device):
     assert replayed[0] == pytest.approx(plain[0], rel=1e-4, abs=1e-5)
     for mine, others in zip(tree_leaves(replayed[1]), tree_leaves(plain[1]), strict=True):
         assert torch.allclose(mine.float(), others.float(), rtol=1e-3, atol=1e-4)
+
+
+def test_a_vision_tower_that_reads_sizes_from_the_device_is_not_recorded(monkeypatch):
+    def capture(_act, _inputs):
+        pytest.fail("a recorded pass cannot wait for the device")
+
+    monkeypatch.setattr(tower, "COMPARED", ())
+    monkeypatch.setattr(graphs, "_capture", capture)
+    monkeypatch.setattr(graphs, "_records", lambda _: True)
+    trained(SEES, None, torch.device("cpu"), plain=False)
 
 
 def trained(workload, micro_batch, device, *, plain):

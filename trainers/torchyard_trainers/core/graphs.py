@@ -96,7 +96,8 @@ class GraphedLoss:
     """A loss and its gradient as one graph: `act` gives a scalar and a nested tuple or dict of tensors beside it.
 
     The gradient is computed with the loss, and the backward pass multiplies it by what it is given. So it serves one
-    process whose parameters keep their memory; half precision that scales its loss would lose what it scales for.
+    process whose parameters keep their memory; half precision that scales its loss would lose what it scales for. No
+    loss of an earlier call may be referenced when new shapes are recorded.
     """
 
     def __init__(self, act: Callable[..., tuple[Tensor, Any]], parameters: Sequence[Tensor]) -> None:

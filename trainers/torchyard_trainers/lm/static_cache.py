@@ -29,6 +29,20 @@ class _PromptFirstLayer(StaticLayer):
         return (key_states, value_states) if first else every
 
 
+class _OneTypeCache(StaticCache):
+    """Keys and values in the precision of the pass: normalised keys are fp32 under autocast, and values are not."""
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """See `transformers.Cache`."""
+        device = key_states.device.type
+        if torch.is_autocast_enabled(device):
+            kind = torch.get_autocast_dtype(device)
+            key_states, value_states = key_states.to(kind), value_states.to(kind)
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+
 def bucketed(length: int) -> int:
     """Return the tokens that the cache of a completion has memory for."""
     return -(-length // BUCKET) * BUCKET
@@ -37,7 +51,7 @@ def bucketed(length: int) -> int:
 def static_cache(config: Any, length: int) -> StaticCache:
     """Return an empty cache for at least `length` tokens of a model of transformers."""
     size = bucketed(length)
-    cache = StaticCache(config=config, max_cache_len=size)
+    cache = _OneTypeCache(config=config, max_cache_len=size)
     cache.layers = [_PromptFirstLayer(size) if type(each) is StaticLayer else each for each in cache.layers]
     return cache
 

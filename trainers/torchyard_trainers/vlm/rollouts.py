@@ -176,7 +176,8 @@ class Player:
         if not self._settings.compile or session.parallel.strategy in SHARDED:  # which have parameters in a pass only
             return _answer(session, images)
         if self._graphed is None:
-            self._graphed = Graphed(session.parallel.module, wanted=True)
+            policy = session.parallel.module  # whose tower, if it is that of the library, reads sizes from the device
+            self._graphed = Graphed(policy, wanted=policy.tower.batched)
         return Answer(*map(torch.clone, self._graphed(images)))  # the next pass writes to the same memory
 
     def _final_values(self, session: Session, truncated: Tensor, final: State | None) -> Tensor:
