@@ -64,7 +64,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def measure(seconds: float, turns: int) -> tuple[list[dict], list[dict], float]:
-    """What each turn told under the agent and under plain torchrun, and the agent's share of a core."""
+    """Return what each turn reported under the agent and under plain torchrun, and the agent's share of a core."""
     agent, plain, cpu, wall = [], [], 0.0, 0.0
     with tempfile.TemporaryDirectory() as name:
         folder, intake = Path(name), Intake()

@@ -37,7 +37,7 @@ SITE = Site(operator_url="https://127.0.0.1:1", ca_pem="x" * 700, agent_image="a
 
 
 class Server(Api):
-    """An API server in memory: every pod runs at once and its agent is ready; watches are told by hand."""
+    """An API server in memory: every pod runs at once and its agent is ready; events of watches are sent by hand."""
 
     def __init__(self, agents: Memory) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
@@ -132,7 +132,7 @@ class Fleet:
         return (time.process_time_ns() - begun) / 1000 / len(events)
 
     def pod_events(self) -> list[Callable[[], None]]:
-        """A container that started anew: what the plan sees of the pod changes, and asks for nothing."""
+        """Restart a container: what the plan sees of the pod changes, and no action follows."""
         lines = []
         for number, job in self._turns():
             uid = f"uid-{job.metadata.name}-0-{number % PODS}"

@@ -1,4 +1,4 @@
-"""Two replicas of the operator on a real cluster: how long nobody leads after a kill and after a clean stop.
+"""Two replicas of the operator on a real cluster: how long no operator leads after a kill and after a clean stop.
 
 eval "$(make -s kind-env)"; python benchmarks/failover.py [REPEATS]
 """

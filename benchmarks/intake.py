@@ -1,4 +1,4 @@
-"""What holding agents costs the operator: memory a connection, CPU a sync, how soon a gang is told, a restart's storm.
+"""Cost of agents for the operator: memory a connection, CPU a sync, time to reach a gang, a restart's storm.
 
     python benchmarks/intake.py [--agents 8000] [--seconds 30] [--ranks 1] [--key ecdsa] [--peer]
 
@@ -196,7 +196,7 @@ async def play(folder: Path, arguments: argparse.Namespace, authority: trustme.C
     await until(lambda: all(agent.told for agent in gang))
     last = max(agent.told for agent in gang) - opened["started"]
     middle = statistics.median(agent.told for agent in gang) - opened["started"]
-    row(f"round opened to all {len(gang)} told", f"{last * 1e3:.0f} ms (median {middle * 1e3:.0f} ms)")
+    row(f"round opened to all {len(gang)} informed", f"{last * 1e3:.0f} ms (median {middle * 1e3:.0f} ms)")
 
     await operator.kill()
     await until(lambda: not fleet.connected)

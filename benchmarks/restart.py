@@ -56,7 +56,7 @@ class Intake:
                 self.wfile.write(data)
 
             def log_message(self, *_: object) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True

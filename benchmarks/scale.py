@@ -126,7 +126,7 @@ async def load(
     *,
     operator: Operator | None = None,
 ) -> None:
-    """Create everything; pods a second until all exist, CPU of everybody until nobody has more to do."""
+    """Create everything; print pods a second until all exist, and the CPU of all processes until they are idle."""
     what, wanted = "operator" if operator is not None else "bare client", given.jobs * given.pods
     present = await count_pods(api, name)
     began, before = time.monotonic(), processor(pid(operator))
@@ -183,7 +183,7 @@ async def submit(api: Api, name: str, job: str, pods: int) -> None:
 
 
 async def gang_time(api: Api, name: str, gang: str, pods: int, ask: Callable[[], Awaitable[None]]) -> float:
-    """Seconds from the start of asking for a gang until a watch told its last pod; returns when all of them run."""
+    """Return the seconds from the request for a gang until a watch sends its last pod, once all of them run."""
     selector = {"watch": "true", "labelSelector": f"torchyard.dev/job={gang}"}
     told: dict[str, str] = {}
     seconds = 0.0

@@ -4,8 +4,8 @@
 
 `torchyard run` trains a small cvrp job. Whenever it has made progress since the last fault, the next is drawn, each
 kind once and then by weight. After each the status is held against what was done: cause, rank, pod, code, budget,
-counters, size. At the end nothing may be left of the run, no process may have grown, and the weights are those of a
-run that nobody disturbed. Everything is real. Anomalies are printed at once, with what the status said; exit code 1 if
+counters, size. At the end nothing may be left of the run, no process may have grown, and the weights are those of an
+undisturbed run. Everything is real. Anomalies are printed at once, with what the status said; exit code 1 if
 there were any. `--steps` bounds it: some thirty are made between two faults, and again in the undisturbed run.
 """
 
@@ -61,11 +61,11 @@ def document(given: argparse.Namespace) -> dict[str, Any]:
 
 
 class Note(NamedTuple):
-    """One fault: how long until the job made durable progress again, and what events told of it."""
+    """One fault: how long until the job made durable progress again, and what its events say."""
 
     kind: str
     seconds: float
-    told: str
+    events: str
 
 
 class Soak:
@@ -102,7 +102,7 @@ class Soak:
 
     def fault(self, kind: str, before: dict[str, Any]) -> dict[str, Any]:
         """Inject one, wait until the job is well again, and compare; the status then."""
-        told = len(self.run.events())
+        seen = len(self.run.events())
         scene = Scene(self.run, self.draw, before, self.run.workers(before["round"]), self.run.pods())
         began = time.monotonic()
         saved = self.run.saved()[-1]
@@ -112,11 +112,11 @@ class Soak:
             self.odd(kind, str(error), before)
             expected = Expected()
         after = self.steady(max(saved, before["checkpoint"]["step"]), before["round"] + bool(expected.reason))
-        events = self.run.events(told)
+        events = self.run.events(seen)
         note = Note(kind, time.monotonic() - began, " ".join(event["reason"] for event in events))
         self.notes.append(note)
         if self.given.each:
-            self.console.print(f"{time.strftime('%X')} {note.seconds:5.1f} s  {kind}: {note.told}", markup=False)
+            self.console.print(f"{time.strftime('%X')} {note.seconds:5.1f} s  {kind}: {note.events}", markup=False)
         for wrong in differences(before, after, expected, scene):
             self.odd(kind, wrong, after)
         warnings = self.run.warnings(after["round"])
@@ -168,7 +168,7 @@ class Soak:
         self.console.print(json.dumps({**shown, "attempts": attempts}, indent=1), markup=False, highlight=False)
 
     def finish(self, before: dict[str, Any]) -> None:
-        """Let the job come to its end, and look at what is left."""
+        """Wait for the end of the job, and check what is left."""
         assert self.run.controller is not None
         left = self.given.steps - before["progress"]["step"]
         code = self.run.controller.wait(120 + left)
@@ -212,7 +212,7 @@ def ended(run: Run) -> Iterator[Run]:
 
 
 def undisturbed(given: argparse.Namespace, console: Console) -> str:
-    """Digest of the weights of a run that nobody disturbs."""
+    """Return the digest of the weights of an undisturbed run."""
     with (
         home("soak-calm-", given.disk) as folder,
         ended(Run(folder, document(given))) as run,
@@ -240,8 +240,8 @@ def tables(soak: Soak) -> Iterator[Table]:
         notes = [note for note in soak.notes if note.kind == kind]
         if notes:
             times = [note.seconds for note in notes]
-            told = collections.Counter(note.told for note in notes).most_common(3)
-            words = "; ".join(f"{count} x {words or 'none'}" for words, count in told)
+            common = collections.Counter(note.events for note in notes).most_common(3)
+            words = "; ".join(f"{count} x {words or 'none'}" for words, count in common)
             table.add_row(kind, str(len(notes)), f"{statistics.median(times):.1f}", f"{max(times):.1f}", words)
     yield table
     table = Table(title="processes that lived longest, KiB of their own and descriptors", title_justify="left")

@@ -78,9 +78,9 @@ def wrong_cause(attempt: dict[str, Any], expected: Expected, scene: Scene) -> It
     if cause.get("rank") not in expected.ranks or cause.get("pod") not in {pods[rank] for rank in expected.ranks}:
         yield f"rank {cause.get('rank')} of {cause.get('pod')} is named, not {expected.ranks}"
     if cause.get("exitCode") != expected.code:
-        yield f"exit code {cause.get('exitCode')} is told, not {expected.code}"
-    if expected.told not in cause.get("exception", ""):
-        yield f"{cause.get('exception')!r} is told, not {expected.told!r}"
+        yield f"exit code {cause.get('exitCode')} is reported, not {expected.code}"
+    if expected.exception not in cause.get("exception", ""):
+        yield f"{cause.get('exception')!r} is reported, not {expected.exception!r}"
 
 
 def figure(status: dict[str, Any], *path: str) -> int:

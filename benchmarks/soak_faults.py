@@ -18,12 +18,12 @@ MIB = 1 << 20
 
 
 class Expected(NamedTuple):
-    """What one fault leads to. No reason: no round ends. `ranks`: who may be named; `told`: in the exception."""
+    """What one fault leads to. No reason: no round ends. `ranks`: may be named; `exception`: a part of it."""
 
     reason: str = ""
     ranks: tuple[int, ...] = ()
     code: int | None = None
-    told: str = ""
+    exception: str = ""
     new_pods: int = 0
     counted: bool = True  # in `restarts.total`
     warning: str = ""
@@ -179,7 +179,7 @@ def stop_and_resume(scene: Scene) -> Expected:
 
 
 def kill_operator_and_stop(scene: Scene) -> Expected:
-    """Nobody controls the run when it is stopped: `torchyard stop` does so itself."""
+    """No process controls the run when it is stopped: `torchyard stop` does so itself."""
     scene.run.end_controller(signal.SIGKILL)
     done = scene.run.say("stop", scene.run.folder.name)
     assert done.returncode == STOPPED, f"`torchyard stop` ended with {done.returncode}: {done.stderr}"

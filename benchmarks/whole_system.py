@@ -1,4 +1,4 @@
-"""Processor time of everybody who has a part in what a cluster on this machine does, from /proc."""
+"""Processor time of all processes of a cluster on this machine, from /proc."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ def processor(operator: int | None) -> dict[str, float]:
 
 
 async def quiet(operator: int | None) -> None:
-    """Wait until nobody works on anything any more."""
+    """Wait until all of these processes are idle."""
     used = sum(processor(operator).values())
     while True:
         await asyncio.sleep(5)

@@ -86,7 +86,7 @@ def packages(lock: str) -> list[tuple[str, str, str]]:
 
 
 def judge(pinned: list[tuple[str, str, str]], found: list[dict[str, Any]]) -> list[str]:
-    """Return what is wrong: vulnerabilities, and packages that nobody looked at."""
+    """Return what is wrong: vulnerabilities, and packages that were not checked."""
     faults = [] if pinned else ["it pins no package: nothing was audited"]
     audited = set()
     for each in found:

@@ -1,6 +1,6 @@
 """Write the installation as plain YAML into dist/, for people without Helm: `make manifests`.
 
-The chart is the one source. The resource stands apart from the operator, for whoever deletes it deletes every
+The chart is the one source. The resource stands apart from the operator, since deleting it deletes every
 TrainingJob; a certificate is in neither, for everybody would have its key (docs/installation.md says how to make one).
 """
 

@@ -30,7 +30,7 @@ _CHOOSE = ("preset", "environment", "method")  # what chooses the column
 
 
 def parameters_markdown(workload: str, schema_json: str) -> str:
-    """Give the page of one workload: what may be written, what a preset writes, what it means."""
+    """Return the page of one workload: each parameter, its value in presets, its meaning."""
     schema = json.loads(schema_json)["$defs"]["Params"]
     columns = PRESETS[workload]
     head = ["Field", "Type", *(f"`{name}`" for name in columns), "Meaning"]

@@ -1,7 +1,7 @@
 """Prepare a release in `dist/`: `make release`, after images are pushed `make release IMAGES=operator=sha256:...,...`.
 
 It holds the wheel, the chart, plain manifests, bills of materials, their checksums, and a provenance statement that
-says from which commit they were made. Signing needs somebody's identity or key: the commands are printed at the end.
+says from which commit they were made. Signing needs an identity or a key: the commands are printed at the end.
 """
 
 import hashlib

@@ -1,8 +1,9 @@
-"""Reject words in docstrings and messages that readers stumble over, and former names of the operator and the agent.
+"""Reject words that readers stumble over, and former names of the operator and the agent.
 
     python hack/vocabulary.py [FOLDER ...]
 
-Comments are not checked. docs/glossary.md has the terms to use instead.
+Of programs docstrings and messages are read, of tests, benchmarks and hack docstrings and the names of tests, of pages
+and of the chart every line. Comments in Python are not checked. docs/glossary.md has the terms to use instead.
 """
 
 import ast
@@ -12,7 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("operator/torchyard", "agent/torchyard_agent", "trainers/torchyard_trainers")
+FOLDERS = (
+    "operator/torchyard", "agent/torchyard_agent", "trainers/torchyard_trainers", "tests", "benchmarks", "hack",
+    "charts/torchyard", "docs", "images", "examples", ".github", "README.md", "CONTRIBUTING.md", "SECURITY.md",
+)  # fmt: skip
+# Whose strings are not for users: values of test data.
+SUPPORT = {"tests", "benchmarks", "hack"}
+PAGES = {".md", ".tpl", ".txt", ".yaml"}
+# The archive of measurements, and what tests expect to be rejected.
+SKIPPED = {"docs/notebook", "tests/chart/golden"}
 # What is found, and what to write.
 WORDS = {
     r"whoever|somebody|nobody": "name the subject: the user, the agent, another process",
@@ -48,33 +57,50 @@ DEFINITIONS = {
 
 def main() -> int:
     """Print each finding; the exit code is 1 if there is one."""
-    folders = [Path(each) for each in sys.argv[1:]] or [ROOT / each for each in FOLDERS]
-    found = [line for folder in folders for path in sorted(folder.rglob("*.py")) for line in findings(path)]
+    roots = [Path(each) for each in sys.argv[1:]] or [ROOT / each for each in FOLDERS]
+    files = [path for root in roots for path in ([root] if root.is_file() else sorted(root.rglob("*")))]
+    found = [line for path in files if not _is_skipped(path) for line in findings(path)]
     print(*found, sep="\n", end="\n" if found else "")
     return int(bool(found))
 
 
 def findings(path: Path) -> Iterator[str]:
     """Yield a line for each word of a file that is rejected."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    opening = {id(text) for text in docstrings(tree)}
     where = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    renamed = "trainers" not in path.parts
+    if path.suffix in PAGES:
+        yield from _rejected(path.read_text(encoding="utf-8"), where, 1)
+    if path.suffix != ".py":
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    texts = {id(text) for text in docstrings(tree)}
+    support = where.parts[0] in SUPPORT
+    renamed = not support and "trainers" not in where.parts
     if renamed and (instead := MODULES.get(path.stem)):
         yield f"{where}:1: a module named {path.stem!r}: {instead}"
     for node in ast.walk(tree):
-        defines = isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        if renamed and defines and node.name in DEFINITIONS:
-            yield f"{where}:{node.lineno}: the name {node.name!r}: {DEFINITIONS[node.name]}"
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if renamed and node.name in DEFINITIONS:
+                yield f"{where}:{node.lineno}: the name {node.name!r}: {DEFINITIONS[node.name]}"
+            if node.name.startswith("test_"):
+                yield from _rejected(node.name.replace("_", " "), where, node.lineno)
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
-        for pattern, instead in WORDS.items():
-            for match in re.finditer(rf"\b(?:{pattern})\b", node.value, re.IGNORECASE):
-                line = node.lineno + node.value.count("\n", 0, match.start())
-                yield f"{where}:{line}: {match[0]!r}: {instead}"
+        if id(node) in texts or not support:
+            yield from _rejected(node.value, where, node.lineno)
         for pattern, instead in OPENINGS.items():
-            if id(node) in opening and (match := re.match(pattern, node.value)):
+            if id(node) in texts and (match := re.match(pattern, node.value)):
                 yield f"{where}:{node.lineno}: a docstring that begins with {match[0]!r}: {instead}"
+
+
+def _is_skipped(path: Path) -> bool:
+    return path.is_relative_to(ROOT) and any(path.is_relative_to(ROOT / each) for each in SKIPPED)
+
+
+def _rejected(text: str, where: Path, first: int) -> Iterator[str]:
+    for pattern, instead in WORDS.items():
+        for match in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
+            line = first + text.count("\n", 0, match.start())
+            yield f"{where}:{line}: {match[0]!r}: {instead}"
 
 
 def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:

@@ -153,7 +153,7 @@ def serve(side: str, given: Sizes, *, compiled: bool) -> None:
 
 
 def peer_python(given: Path | None) -> Path:
-    """Give the peer's interpreter; install the peer if it is not there."""
+    """Return the peer's interpreter; install the peer if it is not there."""
     if given is not None:
         return given
     python = PEER / "bin" / "python"
@@ -214,7 +214,7 @@ def main() -> None:
 
 
 def by_round(took: dict[tuple[str, str, str], list[float]], work: str, steps: int) -> list[float]:
-    """Give rl4co's median time over ours for each round: what the machine does to both at once cancels out."""
+    """Return rl4co's median time over ours for each round: what the machine does to both at once cancels out."""
     mine, peers = took["ours", work, "cpu"], took["rl4co", work, "cpu"]
     parts = [slice(at, at + steps) for at in range(0, len(mine), steps)]
     return [statistics.median(peers[part]) / statistics.median(mine[part]) for part in parts]

@@ -43,7 +43,7 @@ def build(sizes: Sizes) -> LlamaForCausalLM:
 
 
 def texts(sizes: Sizes) -> Tensor:
-    """Give all samples: [SAMPLES, length] int64."""
+    """Return all samples: [SAMPLES, length] int64."""
     generator = torch.Generator().manual_seed(1)
     return torch.randint(sizes.vocabulary, (SAMPLES, sizes.length), generator=generator)
 

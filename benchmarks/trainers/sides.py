@@ -41,13 +41,13 @@ class Side:
         self.ready = self._hear()
 
     def ask(self, line: str) -> dict[str, Any]:
-        """Let it work, and give its answer."""
+        """Run it, and return its answer."""
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
         return self._hear()
 
     def close(self) -> None:
-        """Let it end."""
+        """Wait for its end."""
         self._process.stdin.close()
         self._process.wait(60)
 

@@ -4,8 +4,8 @@
 
 Our loop trains the language model of `lm_workload.py` on one rank and saves model and optimizer every few steps.
 `stall` is what the report says of each save: from the last step before it until the copy is made. `slower` is what the
-steps took that were made while the thread wrote, beyond the median of those that were made without. Nobody waits five
-minutes here: the share is what one save costs over 300 s, since a save costs the same whenever it comes.
+steps took that were made while the thread wrote, beyond the median of those that were made without. It does not wait
+five minutes: the share is what one save costs over 300 s, since a save costs the same whenever it comes.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def train(options: argparse.Namespace) -> None:
 
 
 def cost(ends: list[float], saves: list[dict[str, Any]]) -> dict[str, float]:
-    """Give bytes, and seconds of a save: writing, standing still, and of steps that were slower beside it."""
+    """Return bytes, and seconds of a save: writing, standing still, and of steps that were slower beside it."""
     steps = [(before, after, after - before) for before, after in pairwise(ends)]
     counted = saves[1:-1]  # the first one makes buffers, the last one is waited for
     windows = [(save["time"] - save["saveSeconds"] - save["stallSeconds"], save["time"]) for save in saves]

@@ -86,7 +86,7 @@ def last_line(command: list[str], environment: dict[str, str]) -> dict[str, floa
 
 
 def turns_of(device: str) -> dict[str, Callable[[], dict[str, float]]]:
-    """Give each row's name and one turn of it; steps are chosen for several seconds each."""
+    """Yield each row's name and one turn of it; steps are chosen for several seconds each."""
     return {
         "vecrl, 128 environments": lambda: ours(device, 128, 64, 400_000),
         "vecrl, 128 environments, compiled": lambda: ours(device, 128, 64, 400_000, compiled=True),

@@ -62,7 +62,7 @@ def kubectl(*argv: str, text: str | None = None) -> str:
 
 
 def offer_gpus() -> None:
-    """Let the workers offer GPUs. A kubelet that starts anew forgets them, as it would without a device plugin."""
+    """Advertise GPUs on the workers. A kubelet that restarts forgets them, as it would without a device plugin."""
     quantity = {"nvidia.com/gpu": GPUS}
     patch = json.dumps({"status": {"capacity": quantity, "allocatable": quantity}})
     for node in WORKERS:

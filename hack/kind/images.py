@@ -46,7 +46,7 @@ def ensure_loaded(image: str) -> None:
 
 
 def _certificates() -> None:
-    """Give the build the certificates that this machine trusts: a network may have a CA of its own."""
+    """Pass the certificates that this machine trusts to the build: a network may have its own CA."""
     if HOST_CERTIFICATES.exists():
         (ROOT / "build").mkdir(exist_ok=True)
         shutil.copyfile(HOST_CERTIFICATES, ROOT / "build" / "ca.crt")

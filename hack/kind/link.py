@@ -1,6 +1,6 @@
 """Layers of an image as hard links: Docker has unpacked them on the very file system on which kind's nodes lie.
 
-Nobody writes to a layer below a container, so all may share its files: a node gets gigabytes in seconds, and this
+No container writes to its layers, so all nodes may share their files: a node gets gigabytes in seconds, and this
 machine's memory holds them once for all nodes. Where Docker keeps its layers otherwise they are sent (load.py).
 """
 
@@ -41,7 +41,7 @@ def unpacked(image: str) -> Unpacked | None:
 
 
 def into(node: str, ctr: list[str], image: Unpacked) -> None:
-    """Give a node's containerd every layer that it does not have.
+    """Copy every layer that a node's containerd does not have.
 
     Args:
         node: the container it runs in.

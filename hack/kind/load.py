@@ -121,7 +121,7 @@ def _ctr(node: str) -> list[str]:
 
 
 def _import(ctr: list[str], what: str, write: Callable[[BinaryIO], int | None]) -> int | None:
-    """Let containerd read what `write` writes; what that returned."""
+    """Stream what `write` writes to containerd, and return what `write` returned."""
     argv = [*ctr, "images", "import", "--all-platforms", "--snapshotter=overlayfs", "-"]
     written = None
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as importer:

@@ -18,7 +18,7 @@ class Unavailable(Exception):  # noqa: N818 - it is a fact about this machine, n
 
 
 def say(text: str) -> None:
-    """Tell the user, on stderr: stdout belongs to what other programs read."""
+    """Print to stderr: stdout is for what other programs read."""
     print(f"kind: {text}", file=sys.stderr, flush=True)
 
 

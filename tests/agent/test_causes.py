@@ -1,4 +1,4 @@
-"""Why a round ended: what programs leave behind, which failure came first, what of it is told."""
+"""Why a round ended: what programs leave behind, which failure came first, and what is reported of it."""
 
 import json
 
@@ -113,7 +113,7 @@ def test_a_group_of_exceptions_is_named_with_its_members():
     assert found["traceback"] == "\n".join(GROUP)
 
 
-def test_a_crash_is_told_by_the_frames_of_the_program():
+def test_a_crash_is_reported_with_the_frames_of_the_program():
     frames = [
         '  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at',
         '  File "train.py", line 2 in f',
@@ -164,7 +164,7 @@ def test_a_request_always_fits_and_loses_the_least_needed_first():
 
 
 @pytest.mark.parametrize("character", ["t", "字", "\x1b", "\ud800", "😀"])
-def test_why_a_round_ended_is_told_in_any_language_together_with_reports_and_gpus(character):
+def test_why_a_round_ended_is_reported_in_any_language_together_with_reports_and_gpus(character):
     found = {"exception": "Odd", "message": character * 9000, "traceback": character * 9000}
     known = {"rank": 3, "code": 7, "exception": "Odd"}
     body = {

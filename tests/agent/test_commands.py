@@ -139,7 +139,7 @@ def test_training_goes_on_while_the_operator_is_away(pod, script, until, tmp_pat
     assert second.state(one.name)["sequence"] > first.state(one.name)["sequence"]
 
 
-def test_a_finished_pod_nobody_asks_for_exits_0_by_itself(pod, intake):
+def test_a_finished_pod_without_an_operator_exits_0_by_itself(pod, intake):
     one = pod("true", TORCHYARD_ORPHAN_SECONDS="1")
     one.ready()
     one.run()

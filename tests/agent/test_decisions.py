@@ -135,6 +135,6 @@ def test_metrics_are_prometheus_text_with_escaped_labels():
     ("names", "indices"),
     [(None, [0, 1]), ("", []), ("-1", []), ("1", [1]), ("GPU-bbbb", [1]), ("GPU-aaaa,GPU-bbbb", [0, 1]), ("GPU-", [])],
 )
-def test_only_the_gpus_that_workers_may_use_are_told_of(names, indices):
+def test_only_the_gpus_that_workers_may_use_are_reported(names, indices):
     both = [{"index": 0, "uuid": "GPU-aaaa-1"}, {"index": 1, "uuid": "GPU-bbbb-2"}]
     assert [gpu["index"] for gpu in gpus.visible(both, names)] == indices

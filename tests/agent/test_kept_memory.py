@@ -1,4 +1,4 @@
-"""Workers without a GPU keep the memory they free: a step that gets it anew from the kernel pays for every page."""
+"""Workers without a GPU keep the memory they free: a step that requests it again pays for every page."""
 
 import sys
 

@@ -68,7 +68,7 @@ def test_standard_error_is_cut_where_it_is_a_file_and_long(tmp_path, written, le
     assert path.read_bytes() == left + b"goes on\n"
 
 
-def test_standard_error_that_somebody_reads_is_left_alone():
+def test_standard_error_that_is_read_is_left_alone():
     reader, writer = os.pipe()
     os.write(writer, b"x" * 11)
     bound_stderr(writer, most=10)

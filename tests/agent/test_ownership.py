@@ -46,7 +46,7 @@ def test_a_job_that_asks_for_it_goes_on_from_the_former_one_and_says_so(folder):
 
 
 def test_files_that_no_agent_has_looked_at_are_gone_on_from_and_named(folder):
-    """Somebody put them there, or an agent of an older version did not note whose they are."""
+    """Leave files without an owner: a user put them there, or an agent of an older version recorded none."""
     folder.mkdir(parents=True)
     (folder / "weights").write_text("mine")
     assert "goes on from the files in" in take(folder, "first", go_on=False)

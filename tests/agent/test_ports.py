@@ -1,4 +1,4 @@
-"""The port of a round's store: nobody else is given it, neither while it is held nor once it is lent."""
+"""The port of a round's store: no other process is given it, neither while it is held nor once it is lent."""
 
 import socket
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A warm worker's program ends as `python -u` ends it: what waits is told to end, what works is waited for."""
+"""A warm worker's program ends as `python -u` ends it: what waits is asked to end, what works is waited for."""
 
 import bz2
 import gzip
@@ -82,7 +82,7 @@ def test_a_program_ends_as_python_ends_it(node, script, program):
     ids=["atexit", "threading"],
 )
 @pytest.mark.parametrize("code", [0, 3])
-def test_what_fails_after_the_program_is_told_and_changes_no_exit_code(node, script, failing, code):
+def test_what_fails_after_the_program_is_reported_and_changes_no_exit_code(node, script, failing, code):
     path = script(f"{POOL}{failing}sys.exit({code})\n")
     node.run(program=path)
     ended = node.ended()

@@ -44,7 +44,7 @@ def test_optimizer_steps_of_an_unmodified_script_are_counted_with_their_rate(nod
     assert 'torchyard_agent_state{state="running"} 1' in text
 
 
-def test_two_optimizers_that_step_together_are_one_step_and_the_last_step_is_told(node, script):
+def test_two_optimizers_that_step_together_are_one_step_and_the_last_step_is_reported(node, script):
     node.run(procs=2, program=script(TRAIN))
     assert node.ended()["code"] == 0
     first, second = node.intake.state(node.name)["reports"]
@@ -145,7 +145,7 @@ def test_a_program_that_says_no_step_shows_its_metrics_at_the_number_of_lines(po
     assert (last(one)["step"], last(one)["metrics"]) == (2, {"loss": 2.0})
 
 
-def test_a_new_checkpoint_is_told_at_once(node, script):
+def test_a_new_checkpoint_is_reported_at_once(node, script):
     node.intake.interval = 300.0
     program = (
         "import time\nfrom torchyard_agent import report\nreport(step=1)\ntime.sleep(1.2)\n"

@@ -212,7 +212,7 @@ def test_a_missing_script_or_module_is_127_and_named(pod, warm, words, missing):
     assert missing in ended["failure"]["message"]
 
 
-def test_wrong_torchrun_options_are_64_and_told_in_the_words_of_its_parser(pod, script):
+def test_wrong_torchrun_options_are_64_with_the_message_of_its_parser(pod, script):
     train = script("print(1)")
     for warm, words, said in (
         ("1", ["--bogus", train], "unrecognized arguments: --bogus"),

@@ -78,7 +78,7 @@ def test_variables_that_cannot_be_unpacked_are_named(name, text):
         (["accelerate", "launch", "a.py"], command.Plain(("accelerate", "launch", "a.py"))),
     ],
 )
-def test_torchrun_is_told_from_every_other_command(argv, kind):
+def test_torchrun_is_distinguished_from_every_other_command(argv, kind):
     assert command.classify(argv, "/py") == kind
 
 

@@ -40,7 +40,7 @@ def report(rank, step, **more):
 
 
 def looked(standstill, until, of, every=1.0):
-    """Every look from 0 on, `every` seconds apart; the first that finds somebody."""
+    """Look from 0 on, `every` seconds apart; return the first look that finds a rank."""
     now = 0.0
     while now <= until:
         found = standstill.look(of(now), now)
@@ -61,7 +61,7 @@ def test_anything_a_report_counts_is_a_sign_of_life(moves):
 
 
 @pytest.mark.parametrize("before", [{"step": 0}, {"step": 900, "phase": "restore"}, {"step": 900, "phase": "compile"}])
-def test_nobody_is_judged_before_its_first_step_nor_without_a_limit(before):
+def test_no_rank_is_judged_before_its_first_step_nor_without_a_limit(before):
     assert looked(HangDetector(30), 100, lambda _: [{**report(0, 1), **before}]) is None
     assert looked(HangDetector(None), 100, lambda _: [report(0, 1)]) is None
 
@@ -81,7 +81,7 @@ def test_the_place_is_the_users_own_and_the_main_threads():
     assert stack_location("") == stack_location("no answer") == StackLocation("", waits=False)
 
 
-def test_the_cause_is_the_one_that_waits_for_nobody_then_the_one_behind():
+def test_the_cause_is_the_rank_that_waits_for_no_other_then_the_one_behind():
     reports = [report(0, 8), report(1, 8), report(2, 7)]
     overdue = {0: 31.0, 1: 30.0, 2: 30.4}
     found = find_hung_rank(overdue, {0: WAITING, 1: READING, 2: WAITING}, reports, world=3)
@@ -102,18 +102,18 @@ def test_who_waits_for_others_is_found_later_once():
     assert MEETING_SECONDS > 2
 
 
-@pytest.mark.parametrize(("phase", "slowest", "told"), [("step", 1, 600), ("step", 60, 1200), ("eval", 1, 1800)])
-def test_what_is_unusually_long_is_told_also_without_a_limit(phase, slowest, told):
+@pytest.mark.parametrize(("phase", "slowest", "limit"), [("step", 1, 600), ("step", 60, 1200), ("eval", 1, 1800)])
+def test_what_is_unusually_long_is_reported_also_without_a_limit(phase, slowest, limit):
     standstill = HangDetector(None)
     steps = range(0, 5 * slowest, slowest)
-    for now in range(5 * slowest + 2 * told):
+    for now in range(5 * slowest + 2 * limit):
         step = 1 + sum(now >= each for each in steps)
         rank = report(0, step, phase="step" if now < 4 * slowest else phase)
         assert standstill.look([rank], now) == {}
         quiet = standstill.quiet(rank)
-        assert quiet is None or now - 4 * slowest >= told - 20
+        assert quiet is None or now - 4 * slowest >= limit - 20
     assert quiet is not None
-    assert quiet >= told
+    assert quiet >= limit
 
 
 @pytest.mark.e2e
@@ -133,7 +133,7 @@ def test_a_rank_that_hangs_is_named_and_the_next_round_trains(pod, script):
     assert node.ended()["code"] == 0
 
 
-def test_a_rank_that_is_alone_waits_for_nobody():
+def test_a_rank_that_is_alone_waits_for_no_other():
     (report,) = [{"rank": 0, "step": 7}]
     found = find_hung_rank({0: 60.0}, {0: WAITING}, [report], world=1)
     assert not found.secondary

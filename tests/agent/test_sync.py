@@ -1,4 +1,4 @@
-"""What the operator is told after a command: its outcome, never the state before it."""
+"""What the agent reports after a command: its outcome, never the state before it."""
 
 import pytest
 from tests.support.agents.small_intake import Intake
@@ -15,7 +15,7 @@ def intake():
 
 @pytest.fixture
 def sync(tmp_path, intake, until):
-    """An agent's connection that was just told to run a round, which the agent has not done yet."""
+    """Return the connection of an agent that has received `run` and has not executed it yet."""
     (tmp_path / "token").write_text("pod-0")
     one = Sync(intake.url, tmp_path / "token", None, "instance", lambda: None)
     one.publish({"state": "ready"}, obeyed=0, urgent=True)

@@ -124,7 +124,7 @@ for step in range(1, 100000):
 """
 
 
-async def test_state_goes_up_commands_come_down_and_the_exit_is_told(start, operator):
+async def test_state_goes_up_commands_come_down_and_the_exit_is_reported(start, operator):
     async with operator.listening():
         process = start(operator, *script(REPORTING))
         agent = await operator.see(lambda agent: agent.state == "ready")
@@ -156,7 +156,7 @@ async def test_training_goes_on_while_the_operator_restarts_and_the_agent_comes_
     async with operator.listening():
         after = await operator.see(lambda agent: agent.reports)
         assert (after.instance, after.round, after.state) == (before.instance, 2, "running")
-        assert after.reports[0].step >= before.reports[0].step, "the round was not started anew"
+        assert after.reports[0].step >= before.reports[0].step, "the round was not started again"
         operator.command("run", round=2, master_port=1)
         operator.command("stop", round=1)
         await operator.see(lambda agent: agent.reports[0].step > after.reports[0].step + 10)
@@ -166,7 +166,7 @@ async def test_training_goes_on_while_the_operator_restarts_and_the_agent_comes_
         assert agent.exit.round == 2
 
 
-async def test_a_failing_worker_is_told_with_rank_code_exception_and_last_lines(start, operator):
+async def test_a_failing_worker_is_reported_with_rank_code_exception_and_last_lines(start, operator):
     async with operator.listening():
         start(operator, *script("print('almost there'); raise RuntimeError('step 7 \\x1b[31mbroke')"))
         await operator.see(lambda agent: agent.state == "ready")

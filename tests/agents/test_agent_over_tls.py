@@ -56,7 +56,7 @@ class World:
         self.certify()
 
     def publish(self) -> None:
-        """Give the agent the authority to judge by, as the kubelet does when the annotation changes."""
+        """Write the authority that the agent trusts, as the kubelet does when the annotation changes."""
         self.authority.cert_pem.write_to_path(self.folder / "ca.new")
         (self.folder / "ca.new").rename(self.folder / "ca.crt")
 
@@ -150,10 +150,10 @@ async def test_the_operator_may_be_away_while_a_round_trains_and_the_next_one_ad
             CommandAgent(pod_uid=UID, verb="run", round=4, nodes=1, master_address="127.0.0.1", master_port=1, procs=1)
         )
         await world.see(lambda agent: agent.reports[0].step > after.reports[0].step + 50)
-        assert world.starts == ["4"], "nothing was started anew"
+        assert world.starts == ["4"], "nothing was started again"
 
 
-async def test_what_happens_while_the_operator_is_away_is_told_when_it_is_back(world):
+async def test_what_happens_while_the_operator_is_away_is_reported_when_it_is_back(world):
     async with world.operator():
         world.start()
         await world.train(4)
@@ -166,7 +166,7 @@ async def test_what_happens_while_the_operator_is_away_is_told_when_it_is_back(w
         assert world.starts == ["4"]
 
 
-async def test_authorities_change_under_a_running_agent_and_an_untrusted_operator_is_told_nothing(world):
+async def test_authorities_change_under_a_running_agent_and_an_untrusted_operator_receives_nothing(world):
     async with world.operator():
         world.start()
         before = await world.train(2)

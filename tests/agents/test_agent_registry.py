@@ -1,4 +1,4 @@
-"""The registry of agents: what wakes the controller, what an agent is told, who is believed."""
+"""The registry of agents: what wakes the controller, which command an agent gets, which agents are believed."""
 
 import asyncio
 
@@ -203,7 +203,7 @@ async def test_a_command_given_before_the_first_call_reaches_the_agent_at_once(i
 
 def test_an_agent_is_current_once_it_has_obeyed_the_newest_command_which_is_news(it):
     it.say(state="ready")
-    assert it.agent.current, "it was told nothing"
+    assert it.agent.current, "it received no command"
     it.registry.command(run_command(7))
     it.say(state="ready", revision=0)
     assert not it.agent.current, "it said so before it heard of the round"

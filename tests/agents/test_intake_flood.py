@@ -1,4 +1,4 @@
-"""Floods of connections that show no token: they cost little, and agents that have one are served meanwhile."""
+"""Floods of connections that show no token: they cost little, and agents that have one are served all the time."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What the intake bears: slow, greedy and hostile peers cost nobody else anything; who does not lead says so."""
+"""Limits of the intake: slow, greedy and hostile peers cost other agents nothing; a standby says so."""
 
 import asyncio
 import contextlib
@@ -178,7 +178,7 @@ async def test_a_peer_that_never_reads_its_answers_is_given_no_more(world, monke
         assert world.registry.counters.syncs < 100, "answers wait for the peer, not in our memory"
 
 
-async def test_a_pod_that_asks_too_often_is_told_when_to_come_back(world):
+async def test_a_pod_that_asks_too_often_gets_the_time_to_come_back(world):
     async with world.listening(syncs_per_second=0.01, syncs_burst=3):
         peer = await world.connect()
         answers = [await peer.say(sequence=sequence).answer() for sequence in range(1, 7)]

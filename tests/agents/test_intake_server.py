@@ -75,7 +75,7 @@ async def test_a_token_speaks_for_its_own_pod_only(registry, post):
 
 
 @pytest.mark.parametrize(("token", "status"), [(None, 401), ("", 401), ("wrong", 403), ("broken", 503)])
-async def test_without_a_valid_token_nobody_is_heard(registry, post, token, status):
+async def test_a_request_without_a_valid_token_is_rejected(registry, post, token, status):
     answer, body = await post(token=token)
     assert answer == status
     assert body["error"].endswith(".")
@@ -111,7 +111,7 @@ async def test_a_body_over_16_kib_is_refused(registry, post):
     assert registry.counters.too_large == 1
 
 
-async def test_a_superseded_agent_is_told_so(post):
+async def test_a_superseded_agent_gets_409(post):
     await post(instance="old")
     await post(instance="new")
     assert await post(instance="old", sequence=2) == (409, {"error": "superseded"})

@@ -8,7 +8,7 @@ from torchyard.agents.registry import Timers, wake
 TICK = 0.1
 
 
-async def test_whoever_is_due_within_a_tick_is_woken_by_one_timer_and_nobody_early():
+async def test_all_that_is_due_within_a_tick_is_woken_by_one_timer_and_nothing_early():
     loop = asyncio.get_running_loop()
     timers = Timers(TICK)
     began = loop.time()
@@ -22,7 +22,7 @@ async def test_whoever_is_due_within_a_tick_is_woken_by_one_timer_and_nobody_ear
     assert loop.time() - began >= max(asked)
 
 
-async def test_a_sleeper_that_was_woken_before_stays_as_it_is_and_delays_nobody():
+async def test_a_sleeper_that_was_woken_before_stays_as_it_is_and_delays_no_other():
     loop = asyncio.get_running_loop()
     timers = Timers(TICK)
     first, second = loop.create_future(), loop.create_future()

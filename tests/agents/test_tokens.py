@@ -1,4 +1,4 @@
-"""Whose token it is: judged by the API server, once; a pod speaks for itself, and for nobody else."""
+"""Whose token it is: the API server decides, once; a pod speaks for itself alone."""
 
 import asyncio
 import base64

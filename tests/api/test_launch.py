@@ -1,4 +1,4 @@
-"""What is started in a pod, and what a built-in trainer is told."""
+"""What is started in a pod, and the config of a built-in trainer."""
 
 import pytest
 
@@ -121,7 +121,7 @@ def test_only_of_programs_without_a_watchdog_of_their_own_the_agent_watches_the_
         assert "TORCHYARD_STALL_SECONDS" not in agent_env(job(**spec).spec)
 
 
-def test_the_agent_is_told_what_the_spec_says():
+def test_the_environment_of_the_agent_is_what_the_spec_says():
     plain = agent_env(job(script="1").spec)
     assert plain == {
         "TORCHYARD_PROCS": "auto",

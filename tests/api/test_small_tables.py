@@ -78,7 +78,7 @@ def test_signals_without_an_entry_share_a_reason():
 
 
 @pytest.mark.parametrize("code", [*range(64, 77), 126, 127])
-def test_a_number_of_the_table_means_nothing_where_nobody_vouches_for_it(code):
+def test_a_number_of_the_table_means_nothing_unless_it_is_classified(code):
     assert reason_of_exit(code, classified=False) == "WorkerFailed"
     assert not reason_of_exit(code, classified=False).permanent
 

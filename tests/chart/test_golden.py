@@ -57,7 +57,7 @@ def test_the_chart_installs_the_generated_resources():
     assert rendered(show="templates/crds.yaml") == [crd(), sweep_crd()]
 
 
-def test_the_resource_can_be_left_out_and_let_go():
+def test_the_resource_can_be_left_out_and_released():
     kinds = {document["kind"] for document in rendered({"crds": {"install": False}})}
     assert "CustomResourceDefinition" not in kinds
     documents = rendered({"crds": {"keep": False}}, show="templates/crds.yaml")
@@ -97,8 +97,8 @@ def test_the_operator_makes_a_network_policy_for_every_job_where_it_may():
     assert operator({"networkPolicy": {"jobs": False}}) == ([], 0)
 
 
-def test_the_network_policy_lets_in_whoever_must_reach_the_intake():
-    """Training pods and the pod of `torchyard doctor`, in whatever namespace; the test pod; nobody else."""
+def test_the_network_policy_admits_all_that_must_reach_the_intake():
+    """Training pods and the pod of `torchyard doctor`, in any namespace, and the test pod; no other."""
     documents = rendered({"networkPolicy": {"enabled": True}})
     policies = {each["metadata"]["name"]: each["spec"] for each in documents if each["kind"] == "NetworkPolicy"}
     assert (policies["torchyard-test"]["policyTypes"], policies["torchyard-test"]["ingress"]) == (["Ingress"], [])

@@ -95,7 +95,7 @@ def test_with_namespaces_of_its_own_it_may_touch_no_job_elsewhere():
 
 
 @pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["red"]}], ids=["everywhere", "namespaced"])
-def test_nobody_gets_a_right_that_leads_to_others(values):
+def test_no_role_has_a_right_that_leads_to_others(values):
     for role in rendered(values):
         if role["kind"] in {"Role", "ClusterRole"}:
             for _, resource, verb in rights(role):
@@ -112,7 +112,7 @@ def test_rights_are_bound_to_the_operator_alone():
     assert one(rendered(), "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "torchyard"
 
 
-def test_whoever_edits_a_namespace_may_never_write_a_status():
+def test_users_who_edit_a_namespace_may_never_write_a_status():
     edit = rights(one(rendered(), "ClusterRole", "torchyard-edit"))
     assert {resource for _, resource, _ in edit} == {"trainingjobs", "trainingjobs/scale", "trainingsweeps"}
 

@@ -61,7 +61,7 @@ def shake_hands(server, client, name):
 
 
 @pytest.mark.parametrize("name", [HOST, f"{HOST}.cluster.local"])
-def test_an_agent_accepts_it_for_the_name_it_is_told(server, secrets, name):
+def test_an_agent_accepts_it_for_its_configured_name(server, secrets, name):
     shake_hands(server, agent(secrets["tls.crt"]), name)
 
 
@@ -71,7 +71,7 @@ def test_an_agent_refuses_it_for_another_name(server, secrets):
 
 
 def test_the_key_of_the_authority_is_not_mounted_into_the_operator():
-    """Whoever breaks into the operator must not be able to sign certificates."""
+    """An attacker inside the operator cannot sign certificates."""
     documents = rendered()
     spec = pod_of(one(documents, "Deployment"))["spec"]
     (signer,), (operator,) = spec["initContainers"], spec["containers"]
@@ -89,7 +89,7 @@ def test_the_authority_outlives_an_uninstall():
     assert authority["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
-def test_a_certificate_from_elsewhere_leaves_none_of_ours():
+def test_a_certificate_from_elsewhere_replaces_ours():
     documents = rendered({"tls": {"existingSecret": "mine"}})
     assert "Secret" not in {document["kind"] for document in documents}
     volumes = pod_of(one(documents, "Deployment"))["spec"]["volumes"]

@@ -48,7 +48,7 @@ class CommandLine:
         return self.home / "runs" / name
 
     def record(self, name: str, status: dict[str, Any] | None = None) -> Path:
-        """A run that nobody controls, with the files of a real one."""
+        """Create a run without a controlling process, with the files of a real one."""
         folder = self.run_folder(name)
         folder.mkdir(parents=True)
         (folder / "job.yaml").write_text(

@@ -1,4 +1,4 @@
-"""What a cluster refuses, or cannot say, is told in one sentence that leads on; what it says comes in order."""
+"""An error of a cluster is one sentence with a next step; what the cluster sends is printed in order."""
 
 import asyncio
 import ssl
@@ -27,7 +27,7 @@ async def asked(torchyard, answer, *words, tls=None):
 
 @pytest.fixture
 def untrusted(tmp_path):
-    """A server whose certificate nobody signed."""
+    """Return a server whose certificate no authority signed."""
     key, cert = tmp_path / "tls.key", tmp_path / "tls.crt"
     made = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2")
     argv = (*made, "-subj", "/CN=api", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert)
@@ -45,7 +45,7 @@ async def test_a_certificate_that_is_not_trusted_is_no_silence(torchyard, untrus
     assert "does not answer" not in done.stderr
 
 
-async def test_a_server_that_is_not_there_sends_nobody_to_a_doctor_who_cannot_see_it_either(torchyard):
+async def test_a_server_that_is_not_there_does_not_propose_a_doctor_that_cannot_reach_it_either(torchyard):
     async def answer(request):
         return objects(request)
 
@@ -103,7 +103,7 @@ async def test_what_waits_is_not_explained_by_explaining_it_again(torchyard):
 
 
 @pytest.mark.parametrize(("claim", "warned"), [(None, True), ("checkpoint.volume={claim: runs}", False)])
-async def test_who_submits_what_leaves_nothing_behind_is_told_so(torchyard, claim, warned):
+async def test_submitting_a_job_that_leaves_nothing_behind_says_so(torchyard, claim, warned):
     async def answer(request):
         return web.json_response(await request.json())
 

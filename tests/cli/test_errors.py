@@ -89,7 +89,7 @@ def test_trouble_while_a_run_is_controlled_is_no_invalid_file(torchyard: Command
         in_the_way.rmdir()
 
 
-def test_words_nobody_can_read_change_no_exit_code(torchyard: CommandLine) -> None:
+def test_a_closed_stderr_changes_no_exit_code(torchyard: CommandLine) -> None:
     done = subprocess.run(["bash", "-c", f"{EXECUTABLE} status nowhere 2>&-"], env=torchyard.env, check=False)
     assert done.returncode == 64
     process = torchyard.start("ps", "-o", "bogus")
@@ -101,7 +101,7 @@ def test_words_nobody_can_read_change_no_exit_code(torchyard: CommandLine) -> No
 @pytest.mark.parametrize(
     ("words", "code"), [("ps", 0), ("status cvrp", 0), ("status nowhere", 64), ("logs cvrp", 0), ("--version", 0)]
 )
-def test_data_nobody_wants_changes_no_exit_code(torchyard: CommandLine, words: str, code: int) -> None:
+def test_a_closed_stdout_changes_no_exit_code(torchyard: CommandLine, words: str, code: int) -> None:
     torchyard.record("cvrp")
     argv = ["bash", "-c", f"{EXECUTABLE} {words} >&-"]
     done = subprocess.run(argv, env=torchyard.env, capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""`torchyard fetch`: what a job made comes home whole, is what was made, and takes nobody's place unasked."""
+"""`torchyard fetch`: what a job made is copied whole, compared with its manifest, and replaces nothing unasked."""
 
 import hashlib
 import json
@@ -45,7 +45,7 @@ def test_a_file_keeps_its_name_where_no_other_is_given(torchyard, made):
     assert (torchyard.folder / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
 
-def test_what_is_there_stays_unless_it_shall_be_replaced(torchyard, made):
+def test_what_is_there_stays_unless_it_is_to_be_replaced(torchyard, made):
     (torchyard.folder / "public").mkdir()
     (torchyard.folder / "public" / "mine.html").write_text("mine")
     refused = torchyard("fetch", "cartpole", "export/web", "-o", "public")

@@ -84,14 +84,14 @@ async def test_of_pods_that_share_a_claim_one_is_asked(torchyard, pods):
     assert pods.asked == ["cvrp-0-0"]
 
 
-async def test_what_none_of_them_has_is_refused_in_the_words_of_the_first(torchyard, pods):
+async def test_what_no_pod_has_is_rejected_with_the_message_of_the_first(torchyard, pods):
     done = await fetch(torchyard, pods, "export/web")
     assert done.returncode == 1
     assert "it has no export/web; it has metrics.jsonl, profile" in done.stderr
     assert not (torchyard.folder / "got").exists()
 
 
-async def test_who_may_not_run_commands_is_told_which_right_is_missing(torchyard, pods):
+async def test_a_user_who_may_not_run_commands_reads_which_right_is_missing(torchyard, pods):
     async def answer(request):
         if request.path.endswith("/exec"):
             return web.json_response({"kind": "Status", "code": 403, "reason": "Forbidden"}, status=403)

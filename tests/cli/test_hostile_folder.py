@@ -1,4 +1,4 @@
-"""Commands in a folder of somebody else's: what lies there is read as data, and never run."""
+"""Commands in a folder of another user: its files are read as data, and never run."""
 
 import ast
 import os

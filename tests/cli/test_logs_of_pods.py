@@ -17,7 +17,7 @@ def stamped(lines, first=0):
 
 
 class Kubelet:
-    """The log of one pod: what was said so far, then what is said while somebody follows."""
+    """The log of one pod: the lines so far, then those that are written while a client follows."""
 
     def __init__(self, said, later=(), pause=0.0, endless=False):
         self.said, self.later, self.pause, self.endless = stamped(said), stamped(later, len(said)), pause, endless
@@ -105,7 +105,7 @@ async def test_a_reader_that_goes_away_ends_what_follows_a_job_that_goes_on(torc
             process.stderr.close()
 
 
-async def test_a_pod_without_an_agent_has_no_ranks_and_nobody_speaks_for_an_agent(torchyard):
+async def test_a_pod_without_an_agent_has_no_ranks_and_no_lines_of_an_agent(torchyard):
     kubelet = Kubelet(["step 1"])
     kubelet.spec = {"launcher": {"kind": "none"}, "command": ["torchrun", "train.py"], "trainer": None}
     assert await said(torchyard, kubelet) == ["cvrp-0-0] step 1"]

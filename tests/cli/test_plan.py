@@ -55,7 +55,7 @@ def test_a_gpu_without_bf16_is_planned_in_what_the_job_computes_in_there(job, ca
         ("rollout before a step", "generate less at once (trainer.params.rolloutBatch or maxNewTokens)"),
     ],
 )
-def test_what_does_not_fit_outside_of_a_step_is_told_with_what_to_change(moment, advice):
+def test_what_does_not_fit_outside_of_a_step_is_named_with_what_to_change(moment, advice):
     sizes = dict.fromkeys(("parameters", "gradients", "optimizer", "activations", "buffers", "host", "total"), 0)
     job = {
         "strategy": "ddp", "precision": "fp32", "microBatchSize": 4, "accumulation": 1,
@@ -67,7 +67,7 @@ def test_what_does_not_fit_outside_of_a_step_is_told_with_what_to_change(moment,
     assert advice in said
 
 
-def test_what_does_not_fit_is_told_with_the_cheapest_change(job, capsys, monkeypatch):
+def test_what_does_not_fit_is_named_with_the_cheapest_change(job, capsys, monkeypatch):
     sizes = {"parameters": 30 * plan.GIB, "gradients": 0, "optimizer": 60 * plan.GIB, "activations": 0, "host": 0}
     sizes["total"] = 90 * plan.GIB
     way = {
@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_told_with_the_cheapest_change(job, capsys, monkeyp
         (2**30, "That is the moment of most need, in the backward pass."),
     ],
 )
-def test_every_part_of_the_memory_is_told_and_when_it_is_needed(job, capsys, monkeypatch, gradients, moment):
+def test_every_part_of_the_memory_is_listed_with_when_it_is_needed(job, capsys, monkeypatch, gradients, moment):
     sizes = {"parameters": 2**30, "gradients": gradients, "optimizer": 2**31, "activations": 0, "buffers": 0, "host": 0}
     way = {
         "strategy": "single",

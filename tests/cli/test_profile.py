@@ -29,13 +29,13 @@ def test_a_wish_that_cannot_be_granted(torchyard, words, says):
 
 
 @pytest.mark.parametrize("words", [["profile", "cvrp", "trace"], ["stacks", "cvrp"]])
-def test_nobody_is_sent_to_resume_what_has_ended(torchyard, words):
+def test_resuming_is_not_proposed_for_what_has_ended(torchyard, words):
     torchyard.record("cvrp", {"state": "Succeeded"})
     assert "does not run; it has ended (Succeeded); see `torchyard status cvrp`" in torchyard(*words).stderr
 
 
 class Training:
-    """A run of two pods with a rank each, which lives as far as anybody can see, and grants what it is told to."""
+    """A run of two pods with a rank each, which looks alive, and records the profiles that it is configured to."""
 
     def __init__(self, torchyard, members):
         rendezvous = {"open": True, "members": [f"uid-{number}" for number in range(members)]} if members else {}
@@ -106,14 +106,14 @@ def test_a_wish_takes_no_place_of_one_that_some_rank_is_not_done_with(torchyard,
     assert [wish["kind"] for wish in training.wishes] == ["memory"] * 2
 
 
-def test_a_wish_takes_the_place_of_another_when_told_to(torchyard, training):
+def test_a_request_replaces_another_on_demand(torchyard, training):
     torchyard("profile", "cvrp", "trace")
     assert torchyard("profile", "cvrp", "memory", "--steps", 1, "--replace").returncode == 0
     assert [(wish["kind"], wish["steps"]) for wish in training.wishes] == [("memory", 1)] * 2
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "null", '{"id": "a"}'])
-def test_a_wish_that_nobody_understands_stands_in_nobodys_way(torchyard, training, text):
+def test_a_request_that_cannot_be_read_blocks_no_other(torchyard, training, text):
     (training.pods[0] / "profile.json").write_text(text)
     assert torchyard("profile", "cvrp", "trace").returncode == 0
 

@@ -119,7 +119,7 @@ def test_a_log_that_begins_again_is_read_from_its_start(tmp_path) -> None:
         (True, 1, b"[rank 0] hello from 0\n"),
         (False, 2, b"[rank 0] hello from 0\n[rank 1] hello from 1\n"),
     ],
-    ids=["one rank", "one of several", "two nobody expected"],
+    ids=["one rank", "one of several", "two that were not expected"],
 )
 def test_a_stream_names_ranks_where_there_are_several(tmp_path, prefixed, ranks, written) -> None:
     log(tmp_path, 0, "of an earlier round\n")
@@ -130,7 +130,7 @@ def test_a_reader_that_went_away_ends_the_stream_and_nothing_else(tmp_path) -> N
     source, target = os.pipe()
     os.close(source)
     output = ProgramOutput(tmp_path, "job")
-    log(tmp_path, 0, "nobody reads this\n")
+    log(tmp_path, 0, "not read\n")
     OutputStream(output, target, prefixed=False).close()
     os.close(target)
 

@@ -90,7 +90,7 @@ def test_status_of_a_run_without_its_process_says_so(torchyard: CommandLine) -> 
     assert "Training" not in text + torchyard("ps", "-o", "wide").stdout
     assert text.split()[:2] == ["cvrp", "Interrupted"]
     assert torchyard("ps").stdout.splitlines()[1].split()[:2] == ["cvrp", "Interrupted"]
-    assert "eta" not in text, "nobody knows how fast it is now"
+    assert "eta" not in text, "its speed is not known now"
     assert "Its processes are gone; its newest checkpoint is safe." in text
     assert "next: torchyard resume cvrp" in text
 

@@ -37,7 +37,13 @@ async def deliver(*numbers: int) -> None:
         (signal.SIGINT, signal.SIGHUP),
         (signal.SIGTERM, signal.SIGINT),
     ],
-    ids=["a closed terminal", "a shutdown", "one press told twice", "a press, then a closed terminal", "a first press"],
+    ids=[
+        "a closed terminal",
+        "a shutdown",
+        "one press delivered twice",
+        "a press, then a closed terminal",
+        "a first press",
+    ],
 )
 async def test_these_only_ask_to_save(watching: Watching, numbers: tuple[int, ...]) -> None:
     with watching._signals():

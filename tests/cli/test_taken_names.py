@@ -69,7 +69,7 @@ def test_what_a_finished_run_left_is_named_with_a_command_that_goes_on_from_it(t
 
 
 @pytest.mark.parametrize(("state", "spec"), [(FAILED, TRAINS), (SUCCEEDED, SCRIPT)], ids=["no checkpoint", "a script"])
-def test_nobody_is_sent_to_a_checkpoint_that_is_none(torchyard, monkeypatch, capsys, state, spec) -> None:
+def test_a_checkpoint_that_does_not_exist_is_not_proposed(torchyard, monkeypatch, capsys, state, spec) -> None:
     monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
     torchyard.record("cvrp", status_document(state.status))
     start(*asked(job_file(torchyard, **spec)), notice=say)

@@ -165,7 +165,7 @@ def make_operator(tmp_path, namespace, certificates, address) -> Iterator[Callab
 
 @pytest.fixture
 async def operator(make_operator, request) -> operators.Operator:
-    """One operator of this test's namespace, ready and leading; a parameter: what else `Operator` is told."""
+    """One operator of this test's namespace, ready and leading; a parameter: further arguments of `Operator`."""
     one = make_operator(**getattr(request, "param", {}))
     one.start()
     await one.ready()

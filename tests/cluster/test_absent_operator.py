@@ -1,4 +1,4 @@
-"""An operator that was away, starved or told the wrong time, and a job that somebody restored."""
+"""An operator that was away, starved or has a wrong clock, and a job that a user restored."""
 
 import asyncio
 import contextlib

@@ -248,7 +248,7 @@ async def test_a_stolen_token_of_the_operator_makes_and_changes_trials_of_sweeps
     assert policy in await changed("job", {"spec": {"suspend": False}})
 
 
-async def test_nobody_else_makes_or_changes_a_job_that_looks_like_a_trial(cluster):
+async def test_no_other_account_makes_or_changes_a_job_that_looks_like_a_trial(cluster):
     forbidden = f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-trial-owners'"
     jobs = cluster.group("trainingjobs")
     there = json.loads(await cluster.api.request("POST", cluster.group("trainingsweeps"), body=sweep("tune", {})))
@@ -415,7 +415,7 @@ async def test_a_stolen_token_of_the_operator_opens_no_other_pods_to_the_network
         assert f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-network'" in await attack
 
 
-async def test_nobody_else_makes_a_pod_that_looks_like_a_member_of_a_job(cluster):
+async def test_no_other_account_makes_a_pod_that_looks_like_a_member_of_a_job(cluster):
     members = f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-members'"
     forged = member(bare())
     assert members in await cluster.ask("editor", "POST", cluster.pods(), forged)

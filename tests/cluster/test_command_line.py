@@ -120,7 +120,7 @@ async def test_why_a_job_waits_is_explained_with_what_to_do(torchyard, operator)
     await until(says_so, why=lambda: explained)
 
 
-async def test_a_job_nobody_looks_at_sends_to_the_doctor(torchyard, namespace):
+async def test_a_job_without_an_operator_proposes_the_doctor(torchyard, namespace):
     await torchyard("submit", EXAMPLE, *SHORT)
     assert f"torchyard doctor -n {namespace}" in (await torchyard("explain", "cvrp")).out
     looked = await torchyard("doctor", "--no-pod", code=1)

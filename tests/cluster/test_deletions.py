@@ -1,4 +1,4 @@
-"""Jobs and namespaces that are deleted: in every phase, in every way, and made anew at once."""
+"""Jobs and namespaces that are deleted: in every phase, in every way, and created again at once."""
 
 import asyncio
 import contextlib

@@ -102,7 +102,7 @@ async def test_a_leader_that_is_cut_off_altogether_sends_nothing_once_the_networ
     await until(lambda: _all_have_a_state(api, jobs))
 
 
-async def test_an_api_server_that_is_away_for_a_while_deposes_nobody(api, namespace, proxy, make_operator, tmp_path):
+async def test_an_api_server_that_is_away_for_a_while_deposes_no_leader(api, namespace, proxy, make_operator, tmp_path):
     one = make_operator(name="one", kubeconfig=proxy.kubeconfig(tmp_path / "proxied"))
     one.start()
     await until(one.leads)

@@ -1,4 +1,4 @@
-"""`torchyard fetch` and `profile` against a cluster: out of a pod that runs, and out of a claim nobody runs on."""
+"""`torchyard fetch` and `profile` against a cluster: out of a pod that runs, and out of a claim that no pod uses."""
 
 import contextlib
 import gzip

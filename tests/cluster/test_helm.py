@@ -53,7 +53,7 @@ def helm(namespace):
 async def release(api, namespace, helm, tmp_path):
     """What installs or upgrades one release, which looks after the test's namespace alone.
 
-    The TrainingJob resource belongs to it meanwhile, as it would after `helm install`, and is given back afterwards.
+    The TrainingJob resource belongs to it, as it would after `helm install`, and is given back afterwards.
     """
     name = f"torchyard-{namespace}"
     repository, _, tag = AGENT_IMAGE.rpartition(":")

@@ -66,7 +66,7 @@ async def post(api, jobs, hostile):
 
 
 async def unseen(api, jobs, names):
-    """Those of the jobs that nobody has looked at since they were made."""
+    """Return the jobs that the operator has not visited since they were created."""
     items = {job["metadata"]["name"]: job for job in (await read(api, jobs))["items"]}
     return [name for name in names if name in items and not _looked_at(items[name])]
 

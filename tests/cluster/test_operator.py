@@ -179,7 +179,9 @@ async def test_a_clean_stop_hands_over_at_once(api, jobs, namespace, make_operat
     await until(lambda: _is(api, jobs, "Pending"))
     one.signal(signal.SIGTERM)
     assert await one.ended() == 0
-    assert await holder(api, namespace) != before, "it gave its lease back, so that nobody waits for the lease to end"
+    assert await holder(api, namespace) != before, (
+        "it gave its lease back, so that no standby waits for the lease to end"
+    )
     await until(two.leads)
     assert await state_of(api, jobs) == "Pending"
 

@@ -1,4 +1,4 @@
-"""Pods that run although the operator no longer sees or hears them: nobody takes their place, and nobody pretends."""
+"""Pods that run although the operator no longer sees them: none replaces them, and no other agent poses as theirs."""
 
 import json
 import signal

@@ -164,7 +164,7 @@ async def _flap(played: Lane) -> None:
     """It is not ready until the operator has seen so, and then ready again."""
     seen = len(played.requests)
     await _say(played, well=False)
-    await until(lambda: _looked_at(played, seen), why=lambda: "nobody looked at the node")
+    await until(lambda: _looked_at(played, seen), why=lambda: "the operator did not look at the node")
     await _say(played, well=True)
 
 

@@ -85,7 +85,7 @@ async def test_pods_that_cannot_start_say_why_and_what_to_do(jobs):
             group.create_task(says(name))
 
 
-async def test_an_image_that_is_denied_is_told_from_one_that_is_not_there(jobs, privileged_namespace):
+async def test_an_image_that_is_denied_is_distinguished_from_one_that_is_not_there(jobs, privileged_namespace):
     registry = await start_registry(Jobs(jobs.api, privileged_namespace))
     expected = {
         "password": "unauthorized",

@@ -1,4 +1,4 @@
-"""Rights of the operator that somebody takes away while it runs, and gives back."""
+"""Rights of the operator that are taken away while it runs, and given back."""
 
 from tests.support.cluster.jobs import SLEEPS, Jobs
 from tests.support.cluster.operators import until

@@ -120,7 +120,7 @@ async def test_only_pods_of_jobs_are_heard(members, bystander, sign, sync, opera
     refused = {
         "of no job": await sign(bystander),
         "for the API server": await sign(members["first"], "https://kubernetes.default.svc"),
-        "signed by nobody": (await sign(members["first"])).rpartition(".")[0] + ".c2lnbmVk",
+        "not signed": (await sign(members["first"])).rpartition(".")[0] + ".c2lnbmVk",
     }
     for what, token in refused.items():
         status, answer = await sync(token)
@@ -174,4 +174,4 @@ async def test_the_api_server_names_the_pod_in_its_review(api, namespace, bystan
     elsewhere = Tokens(review, lambda _uid: Member(namespace="elsewhere", account="default"))
     assert await elsewhere.authenticate(await sign(bystander)) is None
     assert await tokens.authenticate(await sign(bystander, "other")) is None
-    assert tokens.counters.reviews == 1, "a token for somebody else is not even shown to the API server"
+    assert tokens.counters.reviews == 1, "a token for another audience is not even sent to the API server"

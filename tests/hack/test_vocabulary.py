@@ -13,6 +13,9 @@ def test_docstrings_messages_and_names_are_checked_but_no_comments(tmp_path):
         "\n\nclass Wakeup: ...\n"
     )
     (tmp_path / "picture.py").touch()
+    (tmp_path / "test_it.py").write_text("def test_nobody_is_heard():\n    ...\n")
+    (tmp_path / "page.md").write_text("# Page\n\nThe agent is told so.\n")
+    (tmp_path / "data.bin").write_bytes(b"nobody \xff")
     ran = subprocess.run(
         [sys.executable, ROOT / "hack/vocabulary.py", tmp_path], capture_output=True, text=True, check=False
     )
@@ -22,5 +25,7 @@ def test_docstrings_messages_and_names_are_checked_but_no_comments(tmp_path):
         "module.py:1",
         "module.py:4",
         "module.py:8",
+        "page.md:3",
         "picture.py:1",
+        "test_it.py:1",
     ]

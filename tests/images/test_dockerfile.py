@@ -1,4 +1,4 @@
-"""The Dockerfile: pinned bases, nobody is root, and nothing reaches a build that it does not need."""
+"""The Dockerfile: pinned bases, no root user, and nothing in a build that it does not need."""
 
 import re
 from fnmatch import fnmatch
@@ -25,7 +25,7 @@ def test_every_base_is_a_stage_nothing_or_pinned_by_digest():
         )
 
 
-def test_whatever_runs_is_nobody_in_particular():
+def test_every_image_runs_as_an_unprivileged_user():
     for name in SHIPPED:
         base, body = STAGES[name]
         assert base == "scratch" or body.rindex("USER 65532:65532") > body.rindex("COPY")

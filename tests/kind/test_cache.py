@@ -39,5 +39,5 @@ def test_a_digest_stands_for_names_and_contents(tmp_path, change):
     assert digest(tmp_path, "-s -w") != before
 
 
-def test_texts_are_told_apart_where_they_meet():
+def test_texts_are_distinguished_where_they_meet():
     assert digest("ab", "c") != digest("a", "bc")

@@ -100,7 +100,7 @@ async def test_answers_that_are_no_429_change_nothing():
 
 
 @virtual_time
-async def test_writes_that_are_given_up_cost_nobody_anything():
+async def test_writes_that_are_given_up_cost_other_jobs_nothing():
     budget = Budget(rate=1000, burst=1000, in_flight=2)
     under_way = [asyncio.create_task(spend(budget, "a", 1, seconds=100)) for _ in range(2)]
     waiting = [asyncio.create_task(spend(budget, "a", 1, seconds=100)) for _ in range(10)]

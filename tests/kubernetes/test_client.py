@@ -137,7 +137,7 @@ async def test_a_broken_connection_is_unavailable(talk):
 
 
 @pytest.mark.parametrize("body", ['{"metadata": {"resourceVersion": "7"}, "items": [', "<html>Welcome</html>", ""])
-async def test_an_answer_that_is_not_whole_is_none_at_all(talk, body):
+async def test_a_truncated_answer_is_no_answer(talk, body):
     async def answer(_request):
         return web.Response(text=body)
 
@@ -160,7 +160,7 @@ async def test_half_a_refusal_is_no_refusal(talk):
             await api.request("POST", PODS, body={})
 
 
-async def test_a_port_where_nobody_listens_is_unavailable(tmp_path, monkeypatch, unused_tcp_port):
+async def test_a_port_without_a_listener_is_unavailable(tmp_path, monkeypatch, unused_tcp_port):
     from tests.support.kubernetes.api_server import kubeconfig
 
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, f"http://127.0.0.1:{unused_tcp_port}")))
@@ -201,7 +201,7 @@ async def test_a_line_without_end_is_cut_off(talk, monkeypatch):
             await read(api)
 
 
-async def test_half_a_line_of_a_broken_watch_is_not_told(talk):
+async def test_half_a_line_of_a_broken_watch_is_not_delivered(talk):
     async def breaks(request):
         request.transport.abort()
 
@@ -269,10 +269,10 @@ async def test_a_fence_that_closes_while_a_connection_is_made_stops_the_write(ta
     def closes() -> None:
         asked.append(True)
         if len(asked) > 1:
-            raise Fenced("the lease ran out meanwhile")
+            raise Fenced("the lease ran out before")
 
     async with talk(answer) as api:
-        with pytest.raises(Fenced, match="ran out meanwhile"):
+        with pytest.raises(Fenced, match="ran out before"):
             await api.guarded(budget=None, fence=closes).request("POST", PODS, body={"kind": "Pod"})
         await api.request("GET", PODS)
     assert arrived == [b""], "only the GET may arrive"

@@ -29,7 +29,7 @@ ANOTHER = {"uid": "another", "resourceVersion": "900"}
 
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    """Works with a cluster that knows the job and its pod, on a server that has this and lets nobody delete it."""
+    """Run with a cluster that knows the job and its pod, on a server that has this object and denies its deletion."""
 
     async def run(there, work):
         deletions = []
@@ -79,7 +79,7 @@ async def test_a_pod_that_ended_unseen_is_not_deleted_where_its_logs_are_worth_m
     await cluster(over, work)
 
 
-@pytest.mark.parametrize("there", [None, POD | {"metadata": POD["metadata"] | ANOTHER}], ids=["nobody", "another"])
+@pytest.mark.parametrize("there", [None, POD | {"metadata": POD["metadata"] | ANOTHER}], ids=["none", "another"])
 async def test_a_pod_whose_name_is_free_or_anothers_is_gone(cluster, there):
     async def work(one, job):
         await one.delete_pod(job, AWAY)
@@ -100,7 +100,7 @@ async def test_a_job_that_is_still_there_is_not_forgotten(cluster):
 @pytest.mark.parametrize(
     ("there", "uid"),
     [(None, None), (JOB | {"metadata": JOB["metadata"] | ANOTHER}, "another")],
-    ids=["nobody", "another"],
+    ids=["none", "another"],
 )
 async def test_a_job_whose_name_is_free_or_anothers_is_gone(cluster, there, uid):
     async def work(one, job):

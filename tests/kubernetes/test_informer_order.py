@@ -13,7 +13,7 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
 
 
 @virtual_time
-async def test_our_own_write_is_known_at_once_and_told_once():
+async def test_our_own_write_is_known_at_once_and_delivered_once():
     server = Server()
     lines = server.watch()
     async with following(server) as (informer, heard):

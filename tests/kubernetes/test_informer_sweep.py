@@ -1,4 +1,4 @@
-"""What a watch never told is found all the same, by comparing versions; nothing is believed of an old list."""
+"""What a watch never delivered is found by comparing versions; nothing is taken from an old list."""
 
 import asyncio
 import copy
@@ -10,7 +10,7 @@ RUNS = {"phase": "Running"}
 
 
 @virtual_time
-async def test_what_changed_came_and_went_untold_is_made_up_for():
+async def test_lost_events_are_made_up_for_by_a_comparison():
     server = Server()
     server.page = 2
     for index in range(3):
@@ -47,7 +47,7 @@ async def test_news_that_is_only_late_costs_no_second_list():
 
 
 @virtual_time
-async def test_what_is_none_of_ours_is_not_missed():
+async def test_objects_of_others_are_not_missed():
     server = Server()
     server.make(0)
     server.make(1, ownerReferences=[])

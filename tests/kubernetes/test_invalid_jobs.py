@@ -39,7 +39,7 @@ class Server:
 
 
 async def told(server, times=1):
-    """Let it be seen, and seen again as every write of ours is."""
+    """Deliver its event, and another one for each write of ours."""
     jobs = InvalidJobs(server, clock=lambda: NOW + server.writes)
     running = asyncio.create_task(jobs.run())
     for _ in range(times):
@@ -68,12 +68,12 @@ async def test_a_status_of_another_version_is_kept_but_for_what_stalls_the_job()
 
 
 @pytest.mark.parametrize("status", ["x", {"conditions": ["x", {}, 3]}, {"conditions": "x"}])
-async def test_a_status_that_is_none_at_all_stops_nobody(status):
+async def test_a_status_that_is_no_object_stops_no_other_job(status):
     told_of = await told(Server(spec=SPEC, status=status))
     assert [each["reason"] for each in told_of["conditions"] if each.get("type") == "Stalled"] == ["UnreadableStatus"]
 
 
-async def test_a_spec_that_breaks_a_rule_gets_every_condition_and_is_told_once():
+async def test_a_spec_that_breaks_a_rule_gets_every_condition_and_one_event():
     server = Server(spec={"trainer": {"name": "cvrp"}, "args": ["x"]})
     status = await told(server, times=3)
     assert server.writes == 1

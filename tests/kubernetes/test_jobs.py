@@ -54,7 +54,7 @@ def test_a_write_of_our_own_that_the_watch_tells_again_is_not_even_read(jobs, in
     assert not invalid
 
 
-def test_a_field_that_somebody_wrote_and_we_do_not_know_is_refused(jobs, invalid):
+def test_a_field_that_we_do_not_know_is_rejected(jobs, invalid):
     jobs.record("MODIFIED", document(2, generation=2, newField=True))
     assert jobs.get(KEY) is None
     assert invalid[-1].problem.startswith("spec.newField: unknown to this operator")

@@ -62,7 +62,7 @@ async def test_who_impersonates_is_the_other_one_in_every_request(tmp_path, monk
 
 
 @pytest.mark.parametrize("command", ["/bin/false", "no-such-plugin", "/bin/echo"])
-async def test_nobody_is_anonymous_because_a_plugin_failed(tmp_path, monkeypatch, command):
+async def test_no_request_is_anonymous_because_a_plugin_failed(tmp_path, monkeypatch, command):
     plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": command, "installHint": "get it from X"}
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "http://127.0.0.1:1", {"exec": plugin})))
     with pytest.raises(ValueError, match=f"the plugin '{command}' gave no credentials; get it from X"):

@@ -1,4 +1,4 @@
-"""Agents find the leader by a label on its pod: nobody else may call them to itself."""
+"""Agents find the leader by a label on its pod: no other pod can attract them."""
 
 import asyncio
 

@@ -28,7 +28,7 @@ async def end(*tasks: asyncio.Task) -> list:
 
 
 @virtual_time
-async def test_the_first_one_leads_and_nobody_else():
+async def test_only_the_first_one_leads():
     server = LeaseServer()
     one, two = candidate(server, "one"), candidate(server, "two")
     tasks = [asyncio.create_task(one.run())]
@@ -111,7 +111,7 @@ async def test_a_restarted_process_of_the_same_pod_takes_its_lease_over_at_once(
 
 
 @virtual_time
-async def test_an_api_server_that_was_away_for_a_minute_leaves_the_leader_in_office_but_silent_meanwhile():
+async def test_an_api_server_that_was_away_for_a_minute_leaves_the_leader_in_office_but_silent_until_it_is_back():
     server = LeaseServer()
     away = False
     one = candidate(server, "one", Wire(server, lambda: (None, None) if away else (0.01, 0.01)))

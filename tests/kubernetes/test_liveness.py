@@ -65,7 +65,7 @@ async def health(watch):
         yield look
 
 
-async def test_a_loop_of_kopfs_that_no_longer_turns_is_told_until_it_turns_again(watch, health, monkeypatch):
+async def test_a_loop_of_kopfs_that_no_longer_turns_fails_the_probe_until_it_turns_again(watch, health, monkeypatch):
     assert await health() == (200, "ok")
     monkeypatch.setattr(job_watch, "TURN_SECONDS", 0.2)
     watch.block.set()

@@ -1,4 +1,4 @@
-"""Health and metrics under attack: whoever holds connections open takes none from the kubelet."""
+"""Health and metrics under attack: clients that hold connections open take none from the kubelet."""
 
 import asyncio
 import contextlib

@@ -138,7 +138,7 @@ ENDED = {
         'Usage of EmptyDir volume "torchyard-checkpoints" exceeds the limit "10Mi".',
         None,
     ),
-    "what somebody put before the trainer failed": (
+    "an injected init container failed": (
         placed(
             container("waiting", reason="PodInitializing"),
             init=container("terminated", "mesh-init", exitCode=3, reason="Error", message="no iptables\n"),
@@ -158,7 +158,7 @@ ENDED = {
         "no space left on device",
         None,
     ),
-    "nobody knows": (
+    "an unknown end": (
         ended(137, "ContainerStatusUnknown", "The container could not be located when the pod was terminated"),
         "PodLost",
         "",
@@ -187,7 +187,7 @@ def test_a_pod_that_is_taken_away_says_by_whom_before_it_is_gone():
     assert (found.phase, found.deleting, found.reason) == ("Running", True, "Evicted")
 
 
-def test_a_container_that_somebody_injected_does_not_keep_a_finished_pod_alive():
+def test_an_injected_container_does_not_keep_a_finished_pod_alive():
     status = placed(
         container("terminated", exitCode=0, reason="Completed", finishedAt="2026-11-21T10:05:00Z"),
         container("running", "istio-proxy", startedAt="2026-11-21T10:00:05Z"),
@@ -240,7 +240,7 @@ def test_of_a_pod_without_an_agent_the_workers_are_judged_by_code_and_last_words
     assert (found.reason, found.message, found.exit_code) == (reason, message, code)
 
 
-def test_what_nobody_else_tells_is_kept_from_the_end_of_a_log():
+def test_the_end_of_a_log_is_kept_if_nothing_else_explains_the_end():
     plain = {**ON_NODE, "subdomain": "ty-cvrp"}
     log = (
         "\n".join(f"step {number}" for number in range(30))

@@ -1,4 +1,4 @@
-"""Whose a pod is: told by what nobody can edit."""
+"""Whose a pod is: decided by what no user can edit."""
 
 import pytest
 from tests.support.kubernetes.pod_json import pod, seen
@@ -12,7 +12,7 @@ JOB = {
 }
 
 
-def test_index_and_incarnation_come_from_the_name_that_nobody_can_edit():
+def test_index_and_incarnation_come_from_the_name_that_cannot_be_edited():
     document = pod(metadata={"labels": {"torchyard.dev/index": "7", "torchyard.dev/job": "another"}})
     found = seen(document)
     assert (found.job_name, found.job_uid, found.pod.incarnation, found.pod.index) == ("cvrp", "job-uid", 0, 1)
@@ -34,5 +34,5 @@ def test_index_and_incarnation_come_from_the_name_that_nobody_can_edit():
         {"name": "cvrp--1-1"},
     ],
 )
-def test_a_pod_that_no_job_of_ours_would_have_made_is_none_of_ours(change):
+def test_a_pod_that_no_job_of_ours_would_have_made_is_not_ours(change):
     assert seen(pod(metadata=change)) is None

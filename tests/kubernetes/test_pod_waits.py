@@ -230,7 +230,7 @@ WAITING = {
         "",
         "",
     ),
-    "nobody has looked at it yet": (pod(), "", ""),
+    "no component has looked at it yet": (pod(), "", ""),
 }
 
 
@@ -268,7 +268,7 @@ MOUNTS = {
 
 
 @pytest.mark.parametrize("name", MOUNTS)
-def test_what_the_kubelet_lacks_is_named(name):
+def test_what_the_kubelet_misses_is_named(name):
     kind, message, expected = MOUNTS[name]
     assert container_waiting.event(kind, message) == expected
 

@@ -131,7 +131,7 @@ async def test_a_pod_that_only_lost_its_label_is_deleted_and_in_the_way_until_it
 @pytest.mark.parametrize(
     "there",
     [None, {"uid": "another"}, {"ownerReferences": []}],
-    ids=["by force", "and another has its name", "and belongs to nobody now"],
+    ids=["by force", "and another has its name", "and has no owner now"],
 )
 async def test_a_pod_that_is_gone_or_no_longer_its_jobs_is_lost_at_once(there, told, tmp_path, monkeypatch):
     document = pod(spec={"nodeName": "node-7"}, status=RUNNING)

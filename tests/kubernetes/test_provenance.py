@@ -1,4 +1,4 @@
-"""Only pods that the operator created count, whatever others say of themselves and whoever leads now."""
+"""Only pods that the operator created count, whatever other pods claim and whichever operator leads now."""
 
 import asyncio
 
@@ -129,7 +129,7 @@ def test_pods_that_a_former_release_signed_without_a_nonce_count(cluster, operat
 
 
 def test_a_member_of_a_round_counts_when_no_key_is_left(operator):
-    """The status names it, which nobody may write who may create pods."""
+    """The status names it, and users who may create pods may not write the status."""
     document = signed(operator)
     meet = {"status": {"rendezvous": {"members": [document["metadata"]["uid"]]}}}
     assert accepted(known(Provenance(lambda: NOW), JOB | meet), document)
@@ -223,7 +223,7 @@ FIRST = CreatePod(name="cvrp-0-1", index=1, incarnation=0)
 
 
 async def test_the_signature_of_a_pod_just_created_is_spent_before_any_watch_shows_it(tmp_path, monkeypatch, operator):
-    """Whoever sees the pod can copy its annotations at once, delete it and take its place."""
+    """A user who sees the pod can copy its annotations at once, delete it and create another in its place."""
     bodies = []
 
     async def answer(request):

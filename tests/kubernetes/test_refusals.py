@@ -171,7 +171,7 @@ def test_a_job_that_is_refused_says_so_and_waits_before_it_tries_again():
     assert world.status.reason == "WaitingForPods"
 
 
-def test_what_only_a_person_can_mend_stalls_the_job():
+def test_what_only_a_person_can_fix_stalls_the_job():
     world = World(1)
     world.refusal = Refusal(reason="Forbidden", message="create pods in namespace x", since=START, until=START + 30)
     world.settle()
@@ -230,12 +230,12 @@ def test_a_recovery_no_longer_says_what_held_it_up_once_that_is_over():
     assert world.status.round == 2
 
 
-def test_back_off_doubles_while_the_reason_stays_and_starts_anew_with_another_spec():
+def test_back_off_doubles_while_the_reason_stays_and_starts_over_with_another_spec():
     now = [START]
     refusals = Refusals(lambda: now[0], jitter=lambda: 0.0)
     job = World(1).job
     quota = Refused("QuotaExceeded", "team, pods 3/3")
-    assert refusals.note(job, quota) == 0.0, "news is told at once"
+    assert refusals.note(job, quota) == 0.0, "news is announced at once"
     waits = []
     for _ in range(8):
         now[0] = refusals.of(job).until

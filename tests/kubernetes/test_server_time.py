@@ -28,7 +28,7 @@ class Machine:
 @pytest.mark.parametrize("wrong", [-HOUR, -SLACK_SECONDS - 2, HOUR])
 def test_a_wrong_clock_is_put_right_by_the_first_answer(wrong):
     machine = Machine(wrong)
-    assert machine.time() == NOON + wrong, "nobody was asked yet"
+    assert machine.time() == NOON + wrong, "no server was asked yet"
     machine.answer(NOON)
     assert machine.time() == pytest.approx(NOON, abs=1.0)
 

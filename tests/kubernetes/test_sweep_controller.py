@@ -202,7 +202,7 @@ def stalled(world):
     return status["reason"], status["message"]
 
 
-async def test_a_job_of_somebody_else_is_not_taken_for_a_trial():
+async def test_a_job_of_another_user_is_not_taken_for_a_trial():
     world = World()
     world.put("trainingjobs", {"metadata": {"name": "tune-1"}, "spec": {"command": ["true"]}})
     await world.visit()

@@ -14,7 +14,7 @@ from torchyard.sweeps.resource import TRIAL, TRIAL_SIGNATURE
 
 
 def forged(world, name, change):
-    """Let a tenant create a job with all that a trial has, and a result that no trial reaches."""
+    """Create, as a tenant, a job with all that a trial has, and a result that no trial reaches."""
     real = copy.deepcopy(world.objects["trainingjobs", "tune-0"])
     job = {"metadata": {**real["metadata"], "name": name}, "spec": real["spec"]}
     job["status"] = {"state": "Succeeded", "metrics": {"score": 1e9, "score@10%": 1e9}}

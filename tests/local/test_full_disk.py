@@ -54,7 +54,7 @@ def full_disk(monkeypatch):
 
 @pytest.fixture
 def room():
-    """Let files grow to so many bytes: as on a full disk, the kernel takes the first ones and refuses the others."""
+    """Limit files to so many bytes: as on a full disk, the kernel takes the first ones and refuses the others."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
@@ -104,7 +104,7 @@ async def test_events_wait_for_room_in_their_order_and_are_shown_at_once(folder,
     await cluster.close()
 
 
-def test_a_run_that_nobody_controls_is_removed_without_writing_a_byte(folder, full_disk):
+def test_a_run_without_a_controller_is_removed_without_writing_a_byte(folder, full_disk):
     made(folder)
     with full_disk() as refused:
         remove_run(folder)

@@ -31,7 +31,7 @@ CVRP = {
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory, shared_cache, new_laptop):
-    """A whole run that nobody disturbs: its last status, and the weights that every other run must reach."""
+    """An undisturbed run: its last status, and the weights that every other run must reach."""
     home = tmp_path_factory.mktemp("undisturbed")
     (home / "cache").symlink_to(shared_cache)
     laptop = new_laptop(RunFolder(home / "runs" / "demo"))
@@ -110,7 +110,7 @@ async def test_the_death_of_the_controller_disturbs_nothing(laptop, undisturbed)
     laptop.begin()
     job = await laptop.ended()
     assert job.status.state == "Succeeded", job.status.message
-    assert job.status.round == 1, "adopted, not started anew"
+    assert job.status.round == 1, "adopted, not started again"
     assert job.status.restarts.total == 0
     assert laptop.weights() == undisturbed[1].weights()
     assert not laptop.left

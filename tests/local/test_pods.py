@@ -154,7 +154,7 @@ async def test_a_pod_outlives_its_controller_and_the_next_one_adopts_it(bench, u
         assert bench.pods[0].exit_code == 75, "the exit code of a process that was never our child"
 
 
-async def test_the_exit_code_is_kept_while_nobody_watches(bench, until):
+async def test_the_exit_code_is_kept_while_no_process_watches(bench, until):
     bench.create()
     async with bench.controller():
         pod = await bench.start()

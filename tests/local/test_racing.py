@@ -1,4 +1,4 @@
-"""Several terminals at once: whatever they do to a run of one name, there is one run, and nobody loses its own."""
+"""Several terminals at once: whatever they do to a run of one name, there is one run, and no terminal loses its own."""
 
 import json
 import os

@@ -53,7 +53,7 @@ def test_a_run_is_a_job_file_that_survives_a_round_trip(folder, tmp_path):
     assert run_folder("demo") == folder
 
 
-def test_nobody_else_reads_what_a_run_may_hold(tmp_path):
+def test_no_other_user_reads_the_files_of_a_run(tmp_path):
     folder = RunFolder(tmp_path / "new" / "runs" / "demo")
     create_run(folder, job(env=[{"name": "TOKEN", "value": "secret"}]), tmp_path)
     assert {path.stat().st_mode & 0o777 for path in (folder.home, folder.path.parent, folder.path)} == {0o700}

@@ -49,7 +49,7 @@ async def test_another_terminal_can_remove_a_run(laptop):
     assert not laptop.folder.path.exists()
 
 
-async def test_a_run_that_nobody_controls_is_removed_with_all_that_still_runs(laptop):
+async def test_a_run_without_a_controller_is_removed_with_all_that_still_runs(laptop):
     laptop.create(**SLEEP)
     controller = laptop.controller_process()
     await laptop.working()
@@ -88,7 +88,7 @@ async def test_an_edit_that_is_no_job_is_said_and_not_used(laptop):
     assert not laptop.task.done()
 
 
-async def test_gpus_that_this_machine_lacks_are_said_on_the_status(laptop):
+async def test_gpus_that_this_machine_does_not_have_are_named_in_the_status(laptop):
     laptop.create(**SLEEP | {"gpusPerNode": 64})
     laptop.begin()
     await laptop.until(lambda: "needs 64 GPUs" in laptop.status.message, what=str(time.time()))

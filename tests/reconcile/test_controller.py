@@ -165,7 +165,7 @@ async def test_a_job_that_is_gone_is_dropped_quietly():
         assert ports.calls == []
 
 
-@pytest.mark.parametrize("then", ["gone", "made anew"])
+@pytest.mark.parametrize("then", ["gone", "created again"])
 @virtual_time
 async def test_nothing_is_done_for_a_job_whose_status_write_finds_it_gone(then):
     class Late(Ports):
@@ -174,7 +174,7 @@ async def test_nothing_is_done_for_a_job_whose_status_write_finds_it_gone(then):
         async def write_status(self, job, status):
             self.calls.append("write_status")
             again = replace(self.world.job, metadata=replace(self.world.job.metadata, uid="another"))
-            self.world.job = again if then == "made anew" else None
+            self.world.job = again if then == "created again" else None
 
     ports = Late(World(1))
     executor = Executor(ports, ports, StatusWriter(ports, lambda: START))

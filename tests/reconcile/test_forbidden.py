@@ -10,7 +10,7 @@ from torchyard.reconcile.ports import Refused
 
 
 @virtual_time
-async def test_a_status_that_may_not_be_written_is_told_once_and_stands_in_no_pods_way(caplog):
+async def test_a_status_that_may_not_be_written_is_announced_once_and_blocks_no_pod(caplog):
     world = World(1, health=Health(pending_timeout=Duration("1m")))
     async with controlled(world) as (controller, ports):
         ports.failing["write_status"] = [

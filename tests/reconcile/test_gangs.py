@@ -1,4 +1,4 @@
-"""Gangs of which only a part finds room: they let go of it, and no two wait for each other for ever."""
+"""Gangs of which only a part can be scheduled: they are released, and no two wait for each other for ever."""
 
 import pytest
 from hypothesis import given, settings
@@ -44,7 +44,7 @@ def wait_for(world, happened):
         wait(world, 1)
 
 
-def test_a_gang_of_which_a_part_finds_no_room_lets_go_of_all_says_so_and_comes_back():
+def test_a_gang_of_which_only_a_part_is_scheduled_is_released_says_so_and_comes_back():
     world = part_placed()
     assert (world.status.state, world.status.reason) == ("Pending", "InsufficientGPU")
     assert LIMIT <= plan(world.view()).requeue_after <= LATEST
@@ -89,7 +89,7 @@ def test_a_gang_of_which_nothing_finds_room_holds_nothing_and_goes_on_waiting():
     assert (world.status.reason, len(world.created)) == ("InsufficientGPU", 4)
 
 
-def test_a_pod_that_is_placed_meanwhile_gives_the_others_their_time_again():
+def test_a_pod_that_is_placed_late_gives_the_others_their_time_again():
     world = part_placed()
     world.room = 2
     wait(world, LIMIT - 10)
@@ -103,7 +103,7 @@ def test_a_pod_that_is_placed_meanwhile_gives_the_others_their_time_again():
 
 @pytest.mark.parametrize("nobodys", [True, False])
 def test_what_holds_its_room_for_a_reason_keeps_it(nobodys):
-    """Nobody is to place all or none; or the survivors of a round have the only checkpoint."""
+    """No scheduler is asked to place all or none; or the survivors of a round have the only checkpoint."""
     if nobodys:
         world = part_placed(scheduling=Scheduling(gang="none"))
     else:
@@ -117,7 +117,7 @@ def test_what_holds_its_room_for_a_reason_keeps_it(nobodys):
     assert survivors == {uid for uid, pod in world.pods.items() if pod.node}
 
 
-def test_the_survivors_of_a_round_let_go_as_well_and_go_on_from_their_checkpoint():
+def test_the_survivors_of_a_round_are_released_as_well_and_continue_from_their_checkpoint():
     world = World(4).to_running()
     world.advance_training(5, save=True)
     world.settle()

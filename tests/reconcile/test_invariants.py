@@ -82,7 +82,7 @@ class AnyHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.world.job is not None)
     @rule()
     def members_are_forgotten(self):
-        """Somebody edited the status, or an older CRD pruned it, while agents train."""
+        """A user edited the status, or an older CRD pruned it, while agents train."""
         status = replace(self.world.status, rendezvous=Rendezvous())
         self.world.job = self.before = replace(self.world.job, status=status)
 
@@ -292,7 +292,7 @@ class AnyHistory(RuleBasedStateMachine):
         elif isinstance(action, CommandAgent) and action.verb == "run":
             meet = job.status.rendezvous
             assert meet.open
-            assert action.round == job.status.round, "a round is persisted before anybody is told"
+            assert action.round == job.status.round, "a round is persisted before any agent gets it"
             assert meet.members[action.node_rank] == action.pod_uid
             assert (action.master_address, action.master_port) == (meet.master_address, meet.master_port)
         elif isinstance(action, WriteStatus) and action.status.round > job.status.round:

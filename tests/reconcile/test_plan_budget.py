@@ -206,7 +206,7 @@ def test_a_gpu_that_ran_out_of_memory_is_tried_with_ever_smaller_micro_batches_f
         out_of_memory(world, smaller)
         (write,) = of(WriteStatus, world.step())
         assert write.urgent
-        assert write.status.rendezvous.micro_batch == smaller, "persisted before anybody is told"
+        assert write.status.rendezvous.micro_batch == smaller, "persisted before any agent gets it"
         assert f"going on with micro-batches of {smaller}" in write.status.message
         recover(world, 1)
         assert micro_batches(world) == [str(smaller)] * 2

@@ -103,7 +103,7 @@ def test_a_suspend_waits_for_no_member_that_never_heard_of_the_round():
     world.edit(suspend=True)
     world.obey = obey
     world.settle()
-    assert not world.status.rendezvous.open, "nobody runs: there is no grace period to wait out"
+    assert not world.status.rendezvous.open, "no worker runs: there is no grace period to wait out"
     world.finish_deletions()
     world.settle()
     assert (world.status.state, world.status.restarts.total) == ("Suspended", 0)
@@ -231,7 +231,7 @@ def test_an_agent_that_never_gets_ready_ends_the_job_as_one_that_never_calls_doe
     assert "the agent in job-0-1 never got ready" in world.status.message
 
 
-def test_an_agent_that_is_started_anew_has_the_whole_time_to_get_ready():
+def test_an_agent_that_is_restarted_has_the_whole_time_to_get_ready():
     world = World(2, health=Health(start_timeout=Duration("5m"))).to_running()
     world.now += 9999
     again = world.at(1)

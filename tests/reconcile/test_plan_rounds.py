@@ -76,7 +76,7 @@ def test_a_pod_that_outlived_a_lack_of_memory_is_not_blamed_for_it_again():
     assert world.status.attempts[-1].reason == "OOMKilled"
 
 
-def test_a_pod_that_was_told_to_go_is_the_cause_not_one_that_saved_along_with_it():
+def test_a_pod_that_was_asked_to_stop_is_the_cause_not_one_that_saved_along_with_it():
     world = World(2).to_running()
     fail(world, 0, 75, rank=0, exception="", message="exit code 75")
     world.step()
@@ -98,11 +98,11 @@ def test_a_pod_that_was_told_to_go_is_the_cause_not_one_that_saved_along_with_it
 OWN_FAULT = 'Usage of EmptyDir volume "torchyard-checkpoints" exceeds the limit "10Mi".'
 
 
-def test_who_told_a_pod_to_stop_may_say_so_a_moment_later():
+def test_why_a_pod_was_asked_to_stop_may_be_known_a_moment_later():
     world = World(2).to_running()
     world.end_workers(world.at(1), 143, asked=True)
     world.step()
-    assert world.status.rendezvous.open, "nobody said why yet"
+    assert world.status.rendezvous.open, "no agent said why yet"
     world.now += 1
     world.end_workers(world.at(0), 76, secondary=True)
     world.step()
@@ -129,7 +129,7 @@ def test_a_member_whose_pod_is_deleted_is_the_cause_at_once_whatever_its_peers_d
     assert (attempt.reason, attempt.cause.pod, attempt.cause.node) == ("Preempted", "job-0-1", "node-1")
 
 
-def test_a_pod_that_nobody_says_why_was_told_to_stop_is_not_waited_for_long():
+def test_a_pod_that_was_asked_to_stop_for_an_unknown_reason_is_not_waited_for_long():
     world = World(1).to_running()
     world.end_workers(world.at(0), 143, asked=True)
     assert world.step().requeue_after == 2
@@ -186,7 +186,7 @@ def test_a_replacement_waits_until_the_old_pod_is_gone():
     assert [pod.name for pod in world.pods.values() if pod.index == 1] == ["job-1-1"]
 
 
-def test_the_first_cause_is_the_earliest_failure_that_is_nobody_elses_consequence():
+def test_the_first_cause_is_the_earliest_failure_that_no_other_explains():
     world = World(3).to_running()
     fail(world, 0, 76, exception="PeerLost", secondary=True)
     world.now += 1

@@ -102,7 +102,7 @@ def test_an_agent_that_is_not_idle_keeps_the_next_round_closed(state):
 
 
 def test_an_agent_that_may_have_begun_the_last_round_keeps_the_next_one_closed():
-    """It was told `run`, its peer failed at once, and what it says of itself is from before."""
+    """It has received `run`, its peer failed at once, and its report is from before."""
     world = World(2).to_running()
     uid = world.at(0)
     world.end_workers(world.at(1), 137)
@@ -116,7 +116,7 @@ def test_an_agent_that_may_have_begun_the_last_round_keeps_the_next_one_closed()
     assert world.status.round == 2
 
 
-def test_a_round_is_in_the_status_before_any_agent_is_told():
+def test_a_round_is_in_the_status_before_any_agent_gets_it():
     world = World(2)
     world.settle()
     world.start_pods()
@@ -145,7 +145,7 @@ def test_pending_is_explained_by_what_the_cluster_says():
     assert "0/3 nodes have 8 GPUs" in world.status.message
 
 
-def test_agents_nobody_ever_heard_are_named_and_a_new_operator_does_not_take_that_back():
+def test_agents_that_never_called_are_named_and_a_new_operator_does_not_take_that_back():
     world = World(2)
     world.settle()
     for uid, pod in world.pods.items():

@@ -1,4 +1,4 @@
-"""What the status says of a job, and which events are told."""
+"""What the status says of a job, and which events are emitted."""
 
 import pytest
 from msgspec.structs import replace
@@ -82,7 +82,7 @@ def test_figures_alone_are_not_urgent_and_tell_no_events():
     assert not decided.actions[0].urgent
 
 
-def test_what_a_program_warns_of_is_in_the_status_and_told_once():
+def test_warnings_of_a_program_are_in_the_status_and_announced_once():
     world = World(2).to_running()
     passed_over = "checkpoint passed over: step-00000009: digest differs from COMMIT"
     for index, warnings in ((0, (passed_over,)), (1, (passed_over, "x" * 500))):
@@ -129,7 +129,7 @@ def test_the_checkpoint_tells_how_many_steps_are_at_risk():
     assert (world.status.checkpoint.step, world.status.checkpoint.steps_at_risk) == (10, 4)
 
 
-def test_a_checkpoint_that_rank_0_passes_over_or_lost_is_not_told_any_more():
+def test_a_checkpoint_that_rank_0_passes_over_or_lost_is_not_reported_any_more():
     world = World(2, trainer=Trainer(name="cvrp")).to_running()
     world.advance_training(9, save=True)
     world.settle()
@@ -192,7 +192,7 @@ def test_one_event_a_transition():
 def test_what_holds_a_job_up_is_announced_once_and_again_only_if_it_comes_back():
     world = World(1)
     world.settle()
-    assert world.events == [], "to wait for pods is nothing to be told of"
+    assert world.events == [], "waiting for pods is not worth an event"
     uid = world.at(0)
     for _ in range(2):
         for message in ("need 8, free at most 0", "need 8, free at most 4"):
@@ -204,7 +204,7 @@ def test_what_holds_a_job_up_is_announced_once_and_again_only_if_it_comes_back()
     assert "need 8, free at most 0" in world.events[0].message
 
 
-def test_a_gang_that_nobody_hears_any_more_is_not_said_to_make_steps():
+def test_a_gang_whose_agents_are_silent_is_not_said_to_make_steps():
     world = World(2).to_running()
     world.advance_training(5)
     world.settle()
@@ -228,7 +228,7 @@ def test_a_gang_that_nobody_hears_any_more_is_not_said_to_make_steps():
     assert (world.status.state, world.status.reason) == ("Running", "Training")
 
 
-def test_a_new_operator_gives_a_gang_time_to_call_before_it_says_that_nobody_does():
+def test_a_new_operator_gives_a_gang_time_to_call_before_it_says_that_it_is_silent():
     world = World(2).to_running()
     world.now += 3600.0
     world.agents.clear()

@@ -81,7 +81,7 @@ def test_a_round_between_them_breaks_the_row():
 
 
 @pytest.mark.parametrize("reason", ["PythonNotFound", "CommandNotFound"])
-def test_what_the_image_lacks_ends_the_job_once_three_pods_in_a_row_said_so(reason):
+def test_what_is_missing_in_the_image_ends_the_job_once_three_pods_in_a_row_said_so(reason):
     world = World(1)
     world.settle()
     for _ in range(3):

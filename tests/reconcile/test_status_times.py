@@ -52,7 +52,7 @@ async def test_figures_are_written_once_an_interval_and_less_often_while_nothing
 
     await writer.write(world.job, WriteStatus(status=world.status, urgent=True), 10.0)
     assert ports.calls == [], "it does not differ"
-    assert await writer.write(world.job, figures(1), 10.0) == pause, "nobody knows when the last one was"
+    assert await writer.write(world.job, figures(1), 10.0) == pause, "the time of the last one is not known"
     assert await writer.write(world.job, figures(1, urgent=True), 10.0) == 0.0, "the next transition may be due"
     now += 4.0
     assert await writer.write(world.job, figures(2), 10.0) == pause - 4.0
@@ -105,10 +105,10 @@ async def test_a_first_status_lets_the_pods_of_other_jobs_go_first_but_not_for_e
         world.start_pods()
         controller.enqueue(KEY)
         await pass_time(world, 1)
-        assert world.status.round == 1, "whatever waits: a round is written before anybody is told of it"
+        assert world.status.round == 1, "whatever waits: a round is written before any agent gets it"
 
 
-@pytest.mark.parametrize("relief", ["nobody waits", "a pod failed", "all agents are there"])
+@pytest.mark.parametrize("relief", ["no write waits", "a pod failed", "all agents are there"])
 @virtual_time
 async def test_it_waits_no_longer_than_it_has_to(relief):
     world = World(2)
@@ -117,7 +117,7 @@ async def test_it_waits_no_longer_than_it_has_to(relief):
     async with controlled(world, ports) as (controller, _):
         await pass_time(world, 1)
         assert (len(world.created), world.status.state) == (2, "")
-        if relief == "nobody waits":
+        if relief == "no write waits":
             ports.busy = False
             await pass_time(world, 5)
             assert world.status.state == "Pending"

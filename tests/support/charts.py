@@ -50,7 +50,7 @@ def one(documents, kind, name=None):
 def told(document):
     """An object without what is random or proved elsewhere."""
     if document["kind"] == "Secret":
-        return document | {"data": dict.fromkeys(document["data"], "made anew")}
+        return document | {"data": dict.fromkeys(document["data"], "generated again")}
     if document["kind"] == "CustomResourceDefinition":
         of_kind = {each["metadata"]["name"]: each["spec"] for each in (crd(), sweep_crd())}
         assert document["spec"] == of_kind[document["metadata"]["name"]]

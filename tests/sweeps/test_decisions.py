@@ -74,7 +74,7 @@ class World:
         self.trials[action.number] = replace(trial, suspended=False, record=record, state=state)
 
     def train(self, number, steps):
-        """Let a trial train; one that is to stop saves first."""
+        """Train a trial; one that is to stop saves first."""
         trial = self.trials[number]
         if trial.at_rest:
             return

@@ -41,7 +41,7 @@ def spec_of(algorithm, seed=1):
 
 
 def run(spec, count, lag=4):
-    """Trials one after the other, each told of those that are `lag` before it."""
+    """Run trials one after the other, each with the results of those that are `lag` before it."""
     past, outcomes = [], []
     for number in range(count):
         basis = max(0, number - lag + 1)
@@ -134,7 +134,7 @@ def test_a_grid_has_each_point_once():
     assert [tuple(each.parameters.values()) for each in past] == [(k, n) for k in "ab" for n in (1, 5, 9)]
 
 
-def test_stopped_and_failed_trials_are_told_as_such():
+def test_stopped_and_failed_trials_are_reported_as_such():
     spec = spec_of("tpe")
     past, outcomes = run(spec, 12)
     kinds = [

@@ -119,14 +119,14 @@ def test_a_folder_that_is_deleted_under_a_run_is_made_again_with_the_next_save(t
 
 
 class CutOff(DcpShards):
-    """Storage of a gang that is cut off after its first fence; `meanwhile` is what happens until it comes back."""
+    """Storage of a gang that is cut off after its first fence; `event` is what happens until it comes back."""
 
-    def __init__(self, meanwhile):
+    def __init__(self, event):
         super().__init__(WORLD)
-        self.meanwhile = meanwhile
+        self.event = event
 
     def save(self, state, folder):
-        self.meanwhile()
+        self.event()
         super().save(state, folder)
 
 

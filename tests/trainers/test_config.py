@@ -1,4 +1,4 @@
-"""What a trainer is told: every mistake is named with its field, its value and the way out."""
+"""The config of a trainer: every mistake is named with its field, its value and the fix."""
 
 import json
 import subprocess

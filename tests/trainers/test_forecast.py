@@ -109,7 +109,7 @@ def test_what_is_offloaded_leaves_the_device_with_the_gradients_that_are_not_yet
 
 
 @pytest.mark.parametrize(("chosen", "copies"), [({}, 1), ({"foreach": True}, 1), ({"fused": True}, 0)])
-def test_an_update_on_a_gpu_takes_what_the_optimizer_was_told_to_or_what_pytorch_chooses_there(
+def test_an_update_on_a_gpu_takes_what_the_optimizer_is_configured_to_or_what_pytorch_chooses_there(
     monkeypatch, chosen, copies
 ):
     monkeypatch.setattr(little_lm, "AdamW", lambda parameters, **_: torch.optim.AdamW(parameters, **chosen))

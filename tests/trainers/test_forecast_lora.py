@@ -58,7 +58,7 @@ def test_no_process_builds_the_weights_of_a_large_preset(params):
 
 @contextmanager
 def resident(limit):
-    """Let a `with` block have at most so many bytes of resident memory more than there were."""
+    """Limit the resident memory that a `with` block may add."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     yield
     assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 < limit

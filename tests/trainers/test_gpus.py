@@ -103,7 +103,7 @@ def letters(found):
     return "".join(gpu.uuid[4] for gpu in found)
 
 
-def test_what_nvml_says_is_told_and_nvml_is_closed_again(machine):
+def test_the_findings_of_nvml_are_reported_and_nvml_is_closed_again(machine):
     nvml = machine(board("a", used=10, busy=35))
     (gpu,) = gpus.available()
     assert gpu == gpus.Gpu(0, "GPU-aaaaaaaa-0000", "NVIDIA H100 80GB HBM3", 80 * GIB, 10 * GIB, 35, (9, 0))
@@ -174,7 +174,7 @@ def test_a_choice(machine, wish, chosen):
         ({"min_compute_capability": (10, 0)}, r"min_compute_capability 10\.0: 0 of 2"),
     ],
 )
-def test_a_wish_nobody_meets_names_the_condition(machine, wish, says):
+def test_a_choice_that_no_gpu_meets_names_the_condition(machine, wish, says):
     machine(board("a", used=60), board("b"))
     with pytest.raises(NoGpuError, match=says):
         gpus.select(**wish)

@@ -49,7 +49,7 @@ class Rerun:
 
 @pytest.fixture(params=DEVICES)
 def device(request, monkeypatch):
-    """Give a device on which graphs are made; a CPU's have a graph's memory, if nothing else of it."""
+    """Yield a device on which graphs are made; a CPU's have a graph's memory, if nothing else of it."""
 
     def capture(act, inputs):
         found = act(*inputs)
@@ -177,7 +177,7 @@ def test_a_vision_tower_that_reads_sizes_from_the_device_is_not_recorded(monkeyp
 
 
 def trained(workload, micro_batch, device, *, plain):
-    """Take steps; give all that was told of them, and what a checkpoint would hold beside the weights."""
+    """Take steps; return all that they reported, and what a checkpoint would hold beside the weights."""
     kind, params, given = workload
     work = kind(params.resolve_params(given, GRAPHS))
     torch.manual_seed(0)

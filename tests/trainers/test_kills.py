@@ -1,4 +1,4 @@
-"""kill -9 at random points of a run, wherever they are: it goes on with the bits of a run that nobody disturbed."""
+"""kill -9 at random points of a run, wherever they are: it goes on with the bits of an undisturbed run."""
 
 import os
 import random

@@ -70,7 +70,7 @@ def test_mfu_is_what_was_achieved_over_what_is_possible(monkeypatch):
     assert utilisation(6e9 * 1000, 100, 989.4e12, 8) == pytest.approx(6e14 / 7.9152e15)
 
 
-def test_a_device_nobody_knows_has_no_mfu_and_costs_no_count():
+def test_an_unknown_device_has_no_mfu_and_costs_no_count():
     found = Meter(Perceptron(), session(), 0)
     assert found.flops is None
     found.tick(1.0, {})

@@ -46,7 +46,7 @@ def test_the_first_line_says_where_a_run_trains_and_how_its_batch_is_divided(siz
     assert found == f"training on cpu (device: cpu): {size} process(es), ddp, bf16; a step is 10 samples, {parts}"
 
 
-def test_a_run_that_was_not_told_where_to_train_says_why_it_trains_there(monkeypatch):
+def test_a_run_without_a_device_says_why_it_trains_where_it_does(monkeypatch):
     monkeypatch.setattr(torch.version, "cuda", None)
     built = device_reason("auto", pick_device("auto", 0))
     assert built == f"device: auto, torch {torch.__version__} is built without CUDA"
@@ -107,7 +107,7 @@ def test_sizes_that_samples_are_not_split_into_are_not_tried_one_after_another()
     assert found == 6
 
 
-def test_what_an_earlier_round_was_told_is_not_exceeded():
+def test_the_limit_of_an_earlier_round_is_not_exceeded():
     found, tries = search(12, lambda size, count: 0.01 * size, most=5)
     assert found == 4
     assert all(count == 2 for _, count, _ in tries)
@@ -142,7 +142,7 @@ def test_ranks_agree_on_what_the_smallest_has_room_for_and_a_later_round_keeps_i
 
 
 @pytest.mark.e2e
-def test_another_number_of_ranks_is_tried_anew(yard, unbounded):
+def test_another_number_of_ranks_is_tried_again(yard, unbounded):
     given = settings(strategy="fsdp", precision="fp32")
     first = {**SIZES, "steps": 2}
     yard.train(given, 2, nodes=2, function=("little_lm:train_within", [first, [40 * MIB, 40 * MIB]]))

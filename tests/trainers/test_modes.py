@@ -76,7 +76,7 @@ def test_bench_says_how_fast_it_trains_and_in_which_environment(yard):
     assert report["metrics"]["measuredSteps"] == 4, "five steps warm up, `steps` is the most there are"
     assert report["metrics"]["flopsPerSample"] > 0
     assert 0 < report["metrics"]["dataWaitShare"] < 1
-    assert "mfu" not in report["throughput"], "nobody knows the peak of a CPU"
+    assert "mfu" not in report["throughput"], "the peak of a CPU is not known"
     assert found["environment"]["world"] == 2
     assert found["figures"]["stepsPerSecond"] == report["throughput"]["stepsPerSecond"]
     assert not yard.committed()

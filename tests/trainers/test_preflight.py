@@ -83,7 +83,7 @@ def test_a_volume_that_gives_back_other_bytes_is_hardware(alone, tmp_path, monke
         (errno.EIO, (True, "test the volume")),
     ],
 )
-def test_what_a_person_can_mend_in_storage_is_no_hardware(alone, tmp_path, monkeypatch, number, told):
+def test_a_fault_of_storage_that_a_person_can_fix_is_no_fault_of_hardware(alone, tmp_path, monkeypatch, number, told):
     hardware, fix = told
 
     def refuse(_path, _data):
@@ -112,7 +112,7 @@ def test_a_rate_is_that_of_the_slowest_rank():
 
 
 @pytest.mark.e2e
-def test_ranks_with_different_versions_are_told_to_use_one_image(yard):
+def test_ranks_with_different_versions_get_the_advice_to_use_one_image(yard):
     gang = yard.start(mode("preflight"), world=2, function=("faults:preflight_with_versions", [["2.13.0", "2.15.0"]]))
     codes = gang.wait()
     assert codes == [64, 64], gang.output()

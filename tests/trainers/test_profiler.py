@@ -95,7 +95,7 @@ def test_a_memory_profile_names_the_large_tensors(ranks):
 
 
 @pytest.mark.parametrize("text", ["{", '{"id": "a", "kind": "flame"}', '{"id": "a", "kind": "trace", "steps": 100000}'])
-def test_a_wish_nobody_understands_is_told_once_and_training_goes_on(ranks, text):
+def test_a_request_that_cannot_be_read_is_reported_once_and_training_goes_on(ranks, text):
     (ranks.run_dir / REQUEST).write_text(text)
     ranks.steps([1, 2])
     (warning,) = ranks.reporters[0].facts["warnings"]

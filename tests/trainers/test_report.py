@@ -57,7 +57,7 @@ HOURS = 7200.0
     ],
     ids=["the first step of a round", "a checkpoint"],
 )
-def test_what_decides_over_a_round_is_told_at_once(tmp_path, news, field, told):
+def test_what_decides_over_a_round_is_reported_at_once(tmp_path, news, field, told):
     reporter = Reporter(tmp_path, rank=0, local_rank=0, round_number=2, period=HOURS).start()
     news(reporter)
     until(lambda: read(tmp_path / "report.0.json").get(field) == told)

@@ -1,4 +1,4 @@
-"""Saving beside training: what is written is the state as it was, and how it ended is told when all ranks ask."""
+"""Saving beside training: what is written is the state as it was, and how it ended is reported when all ranks ask."""
 
 import errno
 import threading
@@ -63,7 +63,7 @@ def test_training_goes_on_while_a_save_is_written_and_does_not_reach_it(saver, v
     assert saved_weights(tmp_path, 1) == [1.0] * 8
 
 
-def test_copies_are_made_anew_for_each_save(saver, volume, tmp_path):
+def test_copies_are_made_again_for_each_save(saver, volume, tmp_path):
     volume.go.set()
     weights = torch.zeros(8)
     for step in (1, 2, 3):

@@ -76,7 +76,7 @@ def test_an_episode_of_the_expert_pays_its_way_and_success_and_another_begins_wi
     assert torch.allclose(total, SHAPING * needed + 1)
 
 
-def test_an_episode_without_success_is_cut_off_at_the_limit_and_its_last_state_is_told():
+def test_an_episode_without_success_is_cut_off_at_the_limit_and_its_last_state_is_reported():
     table = Tabletop("grasp", 4, 16)
     numbers = torch.rand(table.limit + 1, 8, table.draws, generator=torch.Generator().manual_seed(2))
     state = table.reset(numbers[0])

@@ -106,7 +106,7 @@ def test_a_tracker_that_fails_is_left_out_with_a_warning_and_the_curves_go_on(tm
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
 
 
-def test_a_server_that_goes_away_is_told_while_it_trains_and_not_waited_for_at_the_end(tmp_path, monkeypatch):
+def test_a_server_that_goes_away_is_reported_while_it_trains_and_not_waited_for_at_the_end(tmp_path, monkeypatch):
     pytest.importorskip("mlflow", reason="mlflow is not installed: pip install torchyard[mlflow]")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     warnings = []
@@ -134,7 +134,7 @@ def test_waiting_for_a_server_is_limited_unless_its_own_environment_says_how_lon
     }
 
 
-def test_one_that_cannot_start_is_told_too(tmp_path, monkeypatch):
+def test_one_that_cannot_start_is_reported_too(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError("api key not configured")
 

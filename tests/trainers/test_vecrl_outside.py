@@ -1,4 +1,4 @@
-"""Environments that are not ours: classes of a user's, and those of gymnasium, whose state nobody can read."""
+"""Environments that are not ours: classes of a user's, and those of gymnasium, whose state cannot be read."""
 
 import pytest
 import torch

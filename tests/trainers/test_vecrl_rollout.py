@@ -79,7 +79,7 @@ def test_a_rollout_too_large_to_be_valued_at_once_is_valued_in_parts(monkeypatch
     assert torch.allclose(whole.target, parts.target, atol=1e-6)
 
 
-def test_returns_start_anew_with_each_episode_of_each_agent():
+def test_returns_start_at_0_with_each_episode_of_each_agent():
     reward = torch.tensor([[[1.0, 2.0]], [[1.0, 2.0]], [[1.0, 2.0]]])
     ended = torch.tensor([[[False, True]], [[True, False]], [[False, False]]])
     sums, running = returns_of(reward, ended, torch.tensor([[10.0, 20.0]]))

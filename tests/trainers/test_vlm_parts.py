@@ -53,7 +53,7 @@ def images():
 
 
 def library_of(policy):
-    """Return a model of transformers that nobody touched, with the weights of a policy."""
+    """Return an unchanged model of transformers, with the weights of a policy."""
     kind = getattr(transformers, FAMILIES[policy.vlm.config.model_type][1])
     model = kind._from_config(policy.vlm.config, attn_implementation="sdpa", dtype=torch.float32)
     model.load_state_dict(policy.vlm.state_dict())

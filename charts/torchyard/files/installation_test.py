@@ -28,7 +28,7 @@ def resource_is_served() -> str:
 
 
 def leader_answers(host: str) -> str:
-    """Pods reach the leader by its name, and its certificate is the one they are told to trust."""
+    """Pods reach the leader by its name, and its certificate is the one that they are configured to trust."""
     url = f"https://{host}:8443/v1/sync"
     trust = ssl.create_default_context(cafile="/tls/ca.crt")
     request = urllib.request.Request(url, data=b"{}", headers={"Content-Type": "application/json"}, method="POST")

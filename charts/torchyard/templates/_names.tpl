@@ -44,7 +44,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
-{{- /* The `restricted` Pod Security Standard, and a root file system that nobody writes to. */ -}}
+{{- /* The `restricted` Pod Security Standard, and a root file system that is read-only. */ -}}
 {{- define "torchyard.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: 65532

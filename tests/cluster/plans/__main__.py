@@ -40,7 +40,7 @@ async def main() -> int:
     with tempfile.TemporaryDirectory() as folder, Progress(*columns, console=console) as progress:
         bar = progress.add_task("plans", total=0)
 
-        def told(news: Result | str) -> None:
+        def report(news: Result | str) -> None:
             if isinstance(news, str):
                 console.print(news, highlight=False)
                 progress.update(bar, total=(progress.tasks[0].total or 0) + int(news.split()[-2]) // given.every)
@@ -67,7 +67,7 @@ async def main() -> int:
                     kinds=given.kinds.split(","),
                     chosen=lambda plan: plan.reveals or bool(re.search(given.only, plan.name)),
                     every=given.every,
-                    told=told,
+                    report=report,
                     evidence=evidence,
                 )
     table = Table(

@@ -32,7 +32,7 @@ class Agent:
         tell: carries what it says.
         token: of the pod.
         address: that it tells the others.
-        begins: told when workers of a round begin.
+        begins: called when workers of a round begin.
 
     Attributes:
         round: newest round it took up.
@@ -54,7 +54,7 @@ class Agent:
         self._end(code, failure={"rank": 0, "localRank": 0, "code": code, "exception": exception} if code else None)
 
     async def run(self) -> int:
-        """Obey until told to exit; the code to exit with."""
+        """Execute commands until `exit` comes; return the exit code."""
         while True:
             self._news.clear()
             sync, news = asyncio.create_task(self._sync()), asyncio.create_task(self._news.wait())

@@ -116,7 +116,7 @@ def anonymous(text: str, job: str) -> str:
 
 
 class Numbered:
-    """Tells names that come again apart."""
+    """Numbers names that occur again."""
 
     def __init__(self) -> None:
         self._seen: Counter[str] = Counter()

@@ -64,7 +64,7 @@ class House(Protocol):
         """Stop its process as it is."""
 
     def thaw(self, name: str) -> None:
-        """Let it go on."""
+        """Continue it."""
 
     def stop(self, name: str) -> None:
         """Ask it to end."""
@@ -152,7 +152,7 @@ class Fault(Recorder):
         return None
 
     async def _lose(self, how: str, name: str, request: Request) -> None:
-        """The server hears of it late or never, and whoever asked hears nothing."""
+        """The server receives the request late or never, and the client gets no answer."""
         match how:
             case "late":
                 self._tasks.add(asyncio.create_task(self._ask_later(name, request)))

@@ -1,6 +1,6 @@
 """A node without a machine: its pods run by name only, with simulated agents in them that end as a test tells them.
 
-The scheduler places them, and everything they do is told to the API server as a kubelet tells it.
+The scheduler places them, and everything they do is reported to the API server as a kubelet reports it.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Heart:
         self._api, self._path = api, f"/api/v1/nodes/{name}/status"
 
     async def beat(self) -> None:
-        """Tell the API server once."""
+        """Report to the API server once."""
         body = {"status": {"conditions": [ready(self.well)]}}
         await self._api.request("PATCH", self._path, body=body, content_type=STRATEGIC_PATCH)
 
@@ -149,7 +149,7 @@ class Kubelet:
                     task.cancel()
 
     def see(self, kind: str, pod: dict[str, Any]) -> None:
-        """Told every event of the namespace's pods."""
+        """Receive every event of the namespace's pods."""
         meta = pod["metadata"]
         container = self.known.get(meta["uid"])
         if container is None and pod["spec"].get("nodeName") and kind != "DELETED":
@@ -180,7 +180,7 @@ class Kubelet:
             await self._api.request("DELETE", f"{self._path}/pods/{container.name}", body=body)
 
     async def _run(self, container: Container, pod: dict[str, Any]) -> int:
-        """The exit code of its process, once it ended by itself or was told to."""
+        """Return the exit code of its process, once it ended by itself or on request."""
         ends: set[asyncio.Future[Any]] = {container.over, asyncio.ensure_future(container.deleted.wait())}
         if pod["spec"].get("initContainers"):  # that bring the agent
             assert self._session is not None

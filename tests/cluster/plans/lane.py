@@ -125,7 +125,7 @@ class Lane:
         for each in self._leaving:
             await each.ended()
         self._leaving.clear()
-        await operators.until(self._is_led, why=lambda: f"the lease is left to {self.memory.leader or 'nobody'}")
+        await operators.until(self._is_led, why=lambda: f"the lease is left to {self.memory.leader or 'no operator'}")
         wrong = []
         for name in self.memory.led - {self.memory.leader}:
             try:

@@ -44,7 +44,7 @@ async def die(stage: Stage) -> None:
 
 
 async def suspend(stage: Stage) -> None:
-    """Somebody suspends and resumes it."""
+    """A user suspends and resumes it."""
     await stage.trains(1)
     await stage.edit(suspend=True)
     await stage.state("Suspended")
@@ -55,7 +55,7 @@ async def suspend(stage: Stage) -> None:
 
 
 async def delete(stage: Stage) -> None:
-    """Somebody deletes it while it trains."""
+    """A user deletes it while it trains."""
     await stage.trains(1)
     await stage.delete_job()
     await stage.gone()
@@ -78,7 +78,7 @@ async def fail(stage: Stage) -> None:
 
 
 async def shrink(stage: Stage) -> None:
-    """Somebody makes it smaller while it is suspended."""
+    """A user makes it smaller while it is suspended."""
     await stage.trains(1)
     await stage.edit(suspend=True)
     await stage.state("Suspended")
@@ -101,7 +101,7 @@ async def wait(stage: Stage) -> None:
 
 
 async def crowd(stage: Stage) -> None:
-    """No node is large enough, and somebody gives up."""
+    """No node is large enough, and the user gives up."""
     await stage.reason("ClusterTooSmall")
     await stage.delete_job()
     await stage.gone()
@@ -124,7 +124,7 @@ async def plain_fail(stage: Stage) -> None:
 
 
 async def plain_suspend(stage: Stage) -> None:
-    """Pods without an agent are deleted and made anew."""
+    """Pods without an agent are deleted and created again."""
     await stage.round(1)
     await stage.edit(suspend=True)
     await stage.state("Suspended")

@@ -21,7 +21,7 @@ class Outcome:
     """What a life left behind.
 
     Args:
-        record: what the API server told.
+        record: what the API server sent.
         recorder: what the operator asked of it.
     """
 
@@ -62,7 +62,7 @@ class Reference:
 
         Args:
             now: what came of the life this time.
-            unseen: whether something happened that nobody saw: its traces may tell less of the cause.
+            unseen: whether something happened that no process saw: its traces may say less about the cause.
         """
         found = []
         for what in sorted((self.one.end.keys() | now.end.keys()) - self.masked):

@@ -118,7 +118,7 @@ def plans(life: str, asked: list[str], heard: list[str], kinds: Iterable[str]) -
 
 
 def after(plan: Plan, reads: Iterable[str]) -> list[Plan]:
-    """Plans of what was read after the fault of this one: when all begins anew anything, else what is about the job."""
+    """Plans of what was read after the fault of this one: after a new start any of it, else what is about the job."""
     anew = plan.strikes[-1].how in KILLS
     return [*_each(plan.life, (each for each in reads if anew or "/job" in each), OF_READS, before=plan.strikes)]
 

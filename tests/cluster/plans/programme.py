@@ -23,7 +23,7 @@ class Programme:
         lives: names of those to begin with.
         chosen: says which plans.
         every: of the chosen ones, each so-many-th.
-        told: told every result, and what was learned.
+        report: called with every result, and with what was learned.
     """
 
     def __init__(
@@ -33,10 +33,10 @@ class Programme:
         *,
         chosen: Callable[[Plan], bool],
         every: int,
-        told: Callable[[Result | str], None],
+        report: Callable[[Result | str], None],
     ) -> None:
         self.results: list[Result] = []
-        self._suite, self._chosen, self._every, self._told = suite, chosen, every, told
+        self._suite, self._chosen, self._every, self._report = suite, chosen, every, report
         self._ready: asyncio.PriorityQueue[tuple[int, int, str | Plan]] = asyncio.PriorityQueue()
         self._order = itertools.count()
         self._pending = self._found = 0
@@ -58,7 +58,7 @@ class Programme:
 
     async def _learn(self, here: Lane, life: str) -> None:
         found = self._add(await self._suite.learn(here, life))
-        self._told(f"{life}: {self._suite.references[life].seconds:.1f} s, {found} plans")
+        self._report(f"{life}: {self._suite.references[life].seconds:.1f} s, {found} plans")
 
     async def _try(self, here: Lane, plan: Plan) -> None:
         for _ in range(TRIES):
@@ -66,10 +66,10 @@ class Programme:
             if result.reached or result.wrong:
                 break
         if plan.reveals and (found := self._add(after(plan, result.reads))):
-            self._told(f"{plan.name}: {found} plans")
+            self._report(f"{plan.name}: {found} plans")
         if not plan.reveals or result.wrong:
             self.results.append(result)
-            self._told(result)
+            self._report(result)
 
     def _add(self, plans: Iterable[Plan]) -> int:
         """Take in those that are chosen; how many these are, without those that only bring more."""
@@ -98,7 +98,7 @@ async def play(
     kinds: Iterable[str] = KINDS,
     chosen: Callable[[Plan], bool] = lambda _plan: True,
     every: int = 1,
-    told: Callable[[Result | str], None] = lambda _news: None,
+    report: Callable[[Result | str], None] = lambda _news: None,
     evidence: Path,
 ) -> list[Result]:
     """Play lives and all chosen plans for them.
@@ -113,10 +113,10 @@ async def play(
         kinds: of plans.
         chosen: says which plans.
         every: of the chosen ones, each so-many-th.
-        told: told every result, and what was learned.
+        report: called with every result, and with what was learned.
         evidence: folder for what failing plans leave.
     """
-    programme = Programme(Suite(evidence, kinds), lives, chosen=chosen, every=every, told=told)
+    programme = Programme(Suite(evidence, kinds), lives, chosen=chosen, every=every, report=report)
 
     async def work(number: int) -> None:
         async with lane(api, node, tls, folder / f"lane-{number}") as here:

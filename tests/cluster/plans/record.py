@@ -1,4 +1,4 @@
-"""What the API server told of one job and its pods, in its order, and which invariants that breaks (05-faults.md)."""
+"""What the API server sent about one job and its pods, in its order, and which invariants that breaks."""
 
 import contextlib
 import json

@@ -16,9 +16,9 @@ class Memory:
     """What is kept from one life to the next.
 
     Attributes:
-        lists: collections as an operator was told them, by its name and their path.
-        leader: whose lease it is; empty: nobody's.
-        led: all whose it was since somebody last looked.
+        lists: collections as an operator received them, by its name and their path.
+        leader: holder of the lease; empty: there is none.
+        led: all holders since the last look.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Memory:
         self.led: set[str] = set()
 
     def elect(self, name: str) -> None:
-        """The lease is given to somebody."""
+        """Record a new holder of the lease."""
         self.leader = name
         self.led |= {name} - {""}
 
@@ -40,7 +40,7 @@ class Recorder(Tamper):
         memory: kept over several runs.
 
     Attributes:
-        asked, heard: names of what operators and agents asked, and of what an operator was told, in order.
+        asked, heard: names of what operators and agents asked, and of what an operator received, in order.
         done: what the server answered to the writes: their names and statuses.
         writers: how many of these each operator made.
         broken: writes of operators whose lease was another's.
@@ -187,7 +187,7 @@ class History:
 
 
 def _is_whole_list(request: Request, answer: Answer) -> bool:
-    """Whether all objects of a collection were told, and everything of them."""
+    """Return whether all objects of a collection were sent, and everything of them."""
     return (
         request.path.rsplit("/", 1)[-1] in {"pods", "trainingjobs"}
         and b'"PartialObjectMetadataList"' not in answer.body

@@ -38,7 +38,7 @@ class Stage:
         lane.stage = self
 
     async def begin(self, spec: dict[str, Any], *, slow: bool = False) -> None:
-        """Submit the job; the pods of a slow one start when they are told to."""
+        """Submit the job; the pods of a slow one start on request."""
         if slow:
             self._lane.kubelet.slow.add(self.name)
         await self._jobs.submit(self.name, **spec, scheduling=placement(self._lane.kubelet.node))
@@ -87,7 +87,7 @@ class Stage:
             if each.agent is None:
                 each.end(code)
             else:
-                each.agent.finish(code, "ValueError: told to" if code else "")
+                each.agent.finish(code, "ValueError: on request" if code else "")
 
     async def warn(self, reason: str, message: str) -> None:
         """The kubelet says of every pod why it does not start."""

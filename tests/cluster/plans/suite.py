@@ -134,7 +134,7 @@ def _is_due(plan: Plan, ended: str) -> bool:
 
 
 def _without_late_pod(plan: Plan, reference: Reference, outcome: Outcome, wrong: list[str]) -> list[str]:
-    """What is wrong, but for a pod that a late call makes when its name is free again: nobody can keep it from coming.
+    """What is wrong, but for a pod that a late call makes when its name is free again: that cannot be prevented.
 
     It has to be sent away, or to come to its end with the job if that is over by then.
     """

@@ -1,4 +1,4 @@
-"""Agents as processes, and what they are told and leave behind."""
+"""Agents as processes: the commands that they get and the files that they leave behind."""
 
 import json
 import os

@@ -35,7 +35,7 @@ def bound_to(path, handler):
 
 
 class Intake:
-    """`POST /v1/sync` of docs/protocol.md for any number of pods, told apart by their bearer token."""
+    """`POST /v1/sync` of docs/protocol.md for any number of pods, identified by their bearer token."""
 
     def __init__(self, at=0, interval=0.5):
         """`at`: a port of loopback, 0 for any free one, or the path of a socket."""

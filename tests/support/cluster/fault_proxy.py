@@ -40,7 +40,7 @@ class Request(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What is told to whoever asked."""
+    """What the client receives."""
 
     status: int
     body: bytes
@@ -62,19 +62,19 @@ class Tamper:
         """An answer in place of the server's, which then hears of nothing; None: pass it on.
 
         Raises:
-            CutError: whoever asked is told nothing, nor is the server.
+            CutError: neither the client nor the server receives anything.
         """
 
     async def after(self, request: Request, answer: Answer) -> Answer:
-        """What is told of the server's answer.
+        """Return what the client receives of the server's answer.
 
         Raises:
-            CutError: whoever asked is told nothing.
+            CutError: the client receives nothing.
         """
         return answer
 
     async def line(self, request: Request, line: bytes | None) -> list[bytes]:
-        """What is told in place of one line of a watch; None: nothing came for a while.
+        """Return what the client receives in place of one line of a watch; None: nothing came for a while.
 
         Raises:
             CutError: the watch ends here.

@@ -65,14 +65,14 @@ async def evict(jobs: Jobs, pod: str) -> None:
 
 
 async def cordon(jobs: Jobs, node: str, *, taken: bool = True) -> None:
-    """Let no new pods on the node, or let them on it again."""
+    """Cordon the node, or uncordon it."""
     body = {"spec": {"unschedulable": taken or None}}
     await jobs.api.request("PATCH", f"/api/v1/nodes/{node}", body=body, content_type=MERGE_PATCH)
 
 
 @contextlib.asynccontextmanager
 async def drained(jobs: Jobs, name: str, node: str) -> AsyncIterator[None]:
-    """The node is cordoned meanwhile, and every pod of the job there evicted."""
+    """Cordon the node for the block, and evict every pod of the job there."""
     await cordon(jobs, node)
     try:
         for pod, each in (await jobs.pods(name)).items():

@@ -26,7 +26,7 @@ def objects(victim: dict[str, Any], victims_pods: list[str]) -> list[Hostile]:
     """All of them.
 
     Args:
-        victim: a job of somebody else, in the same namespace.
+        victim: a job of another user, in the same namespace.
         victims_pods: uids of its pods.
     """
     found = [*_malformed(), *_valid_but_mean(victim), *_forged(victim, victims_pods)]
@@ -117,7 +117,7 @@ def _malformed() -> list[Hostile]:
 
 
 def _valid_but_mean(victim: dict[str, Any]) -> list[Hostile]:
-    """What the API server takes: huge, odd, or meant for somebody who forgets to quote."""
+    """What the API server accepts: huge, odd, or meant for code that forgets to quote."""
     uid, name = victim["metadata"]["uid"], victim["metadata"]["name"]
     specs: dict[str, dict[str, Any]] = {
         "a raw pod": {"podTemplate": {"spec": {"hostNetwork": True}}, "podSpecPatch": "privileged: true"},
@@ -130,7 +130,7 @@ def _valid_but_mean(victim: dict[str, Any]) -> list[Hostile]:
         "a regular expression that never ends": {"metrics": {"patterns": ["(?P<loss>(a+)+)+$"]}},
         "a regular expression that is none": {"metrics": {"patterns": ["(?P<loss>["]}},
         "a regular expression that repeats too much": {"metrics": {"patterns": ["(?P<loss>a{999999999999})"]}},
-        "parameters nobody knows": {
+        "unknown parameters": {
             "script": None,
             "trainer": {"name": "cvrp", "params": {"__proto__": {"x": [None]}}},
         },
@@ -198,14 +198,14 @@ def _valid_but_mean(victim: dict[str, Any]) -> list[Hostile]:
                 }
             ]
         },
-        "a finalizer that nobody ends": {"finalizers": ["example.com/forever"]},
+        "a finalizer that no controller removes": {"finalizers": ["example.com/forever"]},
         "a false past": {"creationTimestamp": "1970-01-01T00:00:00Z", "generation": -1, "uid": uid},
     }
     return found + [Hostile(f"metadata: {what}", _job(metadata=meta)) for what, meta in metadata.items()]
 
 
 def _forged(victim: dict[str, Any], victims_pods: list[str]) -> list[Hostile]:
-    """Status written by the user: wrong, huge, or somebody else's."""
+    """Status written by the user: wrong, huge, or that of another job."""
     statuses: dict[str, dict[str, Any]] = {
         "success": {"state": "Succeeded", "completionTime": "2020-01-01T00:00:00Z"},
         "negative counts": {"round": -5, "incarnation": -7, "restarts": {"total": -1, "counted": -1, "noProgress": -9}},

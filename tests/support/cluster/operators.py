@@ -135,7 +135,7 @@ class Operator:
             self.process.wait(ENDS_WITHIN)
 
     async def page(self, path: str) -> tuple[int, str]:
-        """Status and text of a probe; (0, why) if nobody answers."""
+        """Return status and text of a probe; (0, why) if no process answers."""
         url = f"http://127.0.0.1:{self.probe_port}{path}"
         try:
             async with aiohttp.ClientSession() as session, session.get(url, timeout=5) as response:
@@ -181,7 +181,7 @@ async def until(condition: Callable, seconds: float = 240.0, why: Callable[[], s
 
 
 async def holder(api: Api, namespace: str) -> str:
-    """Who holds the lease of the operators of a namespace; empty: nobody."""
+    """Return the holder of the lease of the operators of a namespace; empty: there is none."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/torchyard"
     return str(json.loads(await api.request("GET", path))["spec"].get("holderIdentity") or "")
 

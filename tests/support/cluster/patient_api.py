@@ -16,7 +16,7 @@ PAUSE_SECONDS = 0.25
 
 
 class PatientApi(Api):
-    """An API server whose absences of up to 90 s nobody notices."""
+    """An API server whose absences of up to 90 s are bridged."""
 
     async def request(self, verb: str, path: str, *, body: Any = None, **options: Any) -> bytes:
         """As `Api.request`; a write whose answer was lost may have been done, and then counts as done."""

@@ -1,6 +1,6 @@
 """A registry that has no image to give, each repository for a reason of its own; a node's kubelet asks it by loopback.
 
-To loopback alone a runtime speaks plain HTTP, once it was told so in answer to TLS: the registry is a pod in the node's
+To loopback alone a runtime speaks plain HTTP, once it got a plain answer to TLS: the registry is a pod in the node's
 own network.
 """
 

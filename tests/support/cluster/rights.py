@@ -30,7 +30,7 @@ class Rights:
 
     @contextlib.asynccontextmanager
     async def given(self) -> AsyncIterator["Rights"]:
-        """They are bound to it meanwhile."""
+        """Bind them to it for the block."""
         for name, rules in self._rules.items():
             await self._put("POST", "roles", name, {"rules": rules})
             await self._put("POST", "rolebindings", name, self._bound("Role", name))

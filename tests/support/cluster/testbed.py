@@ -75,11 +75,11 @@ class Node:
     name: str
 
     def pause(self) -> None:
-        """Freeze every process of the node: connections stay open and nobody answers."""
+        """Freeze every process of the node: connections stay open and no process answers."""
         _docker("pause", self.name)
 
     def unpause(self) -> None:
-        """Let a frozen node go on as if no time had passed."""
+        """Continue a frozen node as if no time had passed."""
         _docker("unpause", self.name)
 
     def kill(self) -> None:
@@ -133,7 +133,7 @@ class Node:
         return any(one.type == "Ready" and one.status == "True" for one in found.status.conditions)
 
     def repair(self) -> None:
-        """Undo whatever was done to the node; returns when its kubelet has said anew that it is Ready with its GPUs.
+        """Undo whatever was done to the node; returns when its kubelet has reported it Ready with its GPUs again.
 
         Raises:
             TimeoutError: it is not Ready within 4 min.

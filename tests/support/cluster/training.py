@@ -97,6 +97,6 @@ class Training:
         return dict(zip(numbers[::2], numbers[1::2], strict=True))
 
     def said_on(self, node: testbed.Node) -> str:
-        """The ends of its pods' logs as they lie on a node that nobody else reaches."""
+        """The ends of its pods' logs as they lie on a node that only the testbed reaches."""
         logs = f"/var/log/pods/{self.jobs.namespace}_*/trainer/*.log"
         return node.run("sh", "-c", f"tail -v -n 50 {logs} || :")

@@ -31,12 +31,12 @@ Judge = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def refuse(message: str) -> Judge:
-    """Let no pod in."""
+    """Deny every pod."""
     return lambda _pod: {"allowed": False, "status": {"message": message}}
 
 
 def change(*patch: dict[str, Any]) -> Judge:
-    """Let every pod in, changed."""
+    """Admit every pod, changed."""
     document = base64.b64encode(json.dumps(patch).encode()).decode()
     return lambda _pod: {"allowed": True, "patchType": "JSONPatch", "patch": document}
 
@@ -57,7 +57,7 @@ class Webhook(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def webhook(api: Api, namespace: str, one: Webhook, *, tls: Path, address: str) -> AsyncIterator[None]:
-    """It is in force meanwhile."""
+    """Keep it in force for the block."""
     async with _serving(one.judge, tls) as port:
         kind = "mutating" if one.judge is not None and "patch" in one.judge({}) else "validating"
         path, name = f"{GROUP}/{kind}webhookconfigurations", f"{namespace}-{one.job}"

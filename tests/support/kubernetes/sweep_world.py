@@ -84,7 +84,7 @@ class World:
         return self.objects["trainingsweeps", KEY[1]]
 
     def edit(self, plural: str, name: str, change: Callable[[dict[str, Any]], None]) -> None:
-        """Change an object as somebody else would."""
+        """Change an object as another client would."""
         document = self.objects[plural, name]
         before = copy.deepcopy(document.get("spec"))
         change(document)
@@ -154,7 +154,7 @@ class World:
         return SweepController(self, sweeps, trials, record=record, clock=clock, sampler=self.sampler)  # type: ignore[arg-type]
 
     async def visit(self) -> None:
-        """Let a fresh operator visit the sweep once; it may be killed meanwhile."""
+        """Visit the sweep once with a fresh operator, which may be killed on the way."""
         try:
             await self.operator().visit(KEY)
         except Killed:
@@ -176,7 +176,7 @@ class World:
         return [each for (plural, _), each in self.objects.items() if plural == "trainingjobs"]
 
     def train(self) -> None:
-        """Let every trial reach its next rung; one that is to stop saves first."""
+        """Advance every trial to its next rung; one that is to stop saves first."""
         for job in self.trials():
             self.edit("trainingjobs", job["metadata"]["name"], self._train)
 

@@ -50,7 +50,7 @@ HELD: list[ReservedPort] = []
 
 
 def free_port() -> int:
-    """One that nobody else here is given, for a store to listen on."""
+    """Return a port that no other process here is given, for a store to listen on."""
     HELD.append(ReservedPort())
     number = HELD[-1].number()
     HELD[-1].lend()

@@ -52,7 +52,7 @@ def told(strategy, shape, options, sizes=SIZES, *, on_gpu=False):
 def measure(sizes, strategy, options, steps, file):
     """Make real steps in a real gang, the last one of a run, and write what they took, as the tracker counts.
 
-    In the second one DDP lays out its buckets anew, now under the tracker's eyes.
+    In the second one DDP lays out its buckets again, now under the tracker's eyes.
     """
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker

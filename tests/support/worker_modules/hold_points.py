@@ -29,7 +29,7 @@ def on_write(act: Callable[[str], None]) -> None:
 
 
 def hold_at(moment: str, marker: Path) -> None:
-    """At `moment`, touch `marker` and stand still; whoever waits for the marker decides what comes next."""
+    """At `moment`, touch `marker` and stand still; the process that waits for the marker decides what comes next."""
     pattern = re.compile(moment)
     held = threading.Lock()
 

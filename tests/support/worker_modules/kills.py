@@ -13,12 +13,12 @@ import little_lm
 from torchyard_trainers.core.command import main
 
 
-def train(sizes: dict[str, int] | None, victim: int, number: int, told: str) -> int:
+def train(sizes: dict[str, int] | None, victim: int, number: int, place_file: str) -> int:
     """Train what the config names, or the little model of `sizes`, but rank `victim` dies of its `number`th call.
 
     It is a call of a function of ours, on any thread.
 
-    It leaves in `told` where that was. With number 0 it lives, and leaves how many calls there were.
+    It writes to `place_file` where that was. With number 0 it lives, and leaves how many calls there were.
     """
     if sizes is not None:
         little_lm.use(sizes)
@@ -32,12 +32,12 @@ def train(sizes: dict[str, int] | None, victim: int, number: int, told: str) -> 
             return
         if next(calls) == number:
             place = code.co_filename.rpartition("/torchyard_trainers/")[2]
-            Path(told).write_text(f"{place}:{frame.f_lineno} {code.co_qualname}")
+            Path(place_file).write_text(f"{place}:{frame.f_lineno} {code.co_qualname}")
             os.kill(os.getpid(), signal.SIGKILL)
 
     threading.setprofile(profile)
     sys.setprofile(profile)
     code = main([])
     sys.setprofile(None)
-    Path(told).write_text(str(next(calls) - 1))
+    Path(place_file).write_text(str(next(calls) - 1))
     return code

@@ -127,7 +127,7 @@ class LittleLm(Workload):
 
 
 def use(sizes: dict[str, Any]) -> None:
-    """Let this process train the little model, whatever the config names."""
+    """Register the little model in this process, whatever the config names."""
     registry.check = lambda config: None
     registry.build = lambda config: LittleLm(Sizes(**sizes))
 
