@@ -9,6 +9,7 @@ import pytest
 from tests.support.cluster.operators import until
 
 import torchyard as ty
+from torchyard.api.status import State
 from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.decide import Create, Finish, decide
@@ -55,7 +56,7 @@ def undisturbed():
             parameters = suggest(spec, action.number, action.unit.basis, action.history, past)
             value = float(parameters["script"].partition("=")[2].partition("'")[0])
             record = TrialRecord(number=action.number, parameters=parameters, units=[action.unit])
-            trials.append(Trial(record=record, state="Succeeded", metrics={"score": value}))
+            trials.append(Trial(record=record, state=State.SUCCEEDED, metrics={"score": value}))
     return {each.record.number: each.record.parameters for each in trials}
 
 

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from torchyard.api.status import State
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.decide import Create, Finish, Promote, Resume, Stop, decide
 from torchyard.sweeps.outcomes import Trial, best_of, outcomes_of, rungs
@@ -56,7 +57,7 @@ class World:
                 values = [outcome.value for outcome in action.history if outcome.value is not None]
                 parameters = {"trainer.params.lr": round(sum(values), 9)}  # a "sampler" that shows what it was told
                 record = TrialRecord(number=action.number, parameters=parameters, units=[action.unit])
-                self.trials[action.number] = Trial(record=record, state="Pending")
+                self.trials[action.number] = Trial(record=record, state=State.PENDING)
                 self.percents[action.number] = 0
             else:
                 self._edit(action)
@@ -70,8 +71,13 @@ class World:
         record = trial.record
         if isinstance(action, Promote):
             record = replace(record, units=[*record.units, action.unit])
-        state = trial.state if trial.state == "Succeeded" else "Running"
+        state = trial.state if trial.state is State.SUCCEEDED else State.RUNNING
         self.trials[action.number] = replace(trial, suspended=False, record=record, state=state)
+
+    def suspend(self):
+        """Save and stop all trials, as the sweep's `suspend` does."""
+        for number, trial in self.trials.items():
+            self.trials[number] = replace(trial, suspended=True, state=State.SUSPENDED)
 
     def train(self, number, steps):
         """Train a trial; one that is to stop saves first."""
@@ -79,14 +85,15 @@ class World:
         if trial.at_rest:
             return
         if trial.suspended:
-            self.trials[number] = replace(trial, state="Suspended")
+            self.trials[number] = replace(trial, state=State.SUSPENDED)
             return
         before, percent = self.percents[number], min(100, self.percents[number] + steps)
         self.percents[number] = percent
         passed = [rung for rung in rungs(EarlyStopping(name="asha")) if before < rung <= percent]
         known = {f"score@{rung}%": value_of(number, rung) for rung in passed}
         metrics = {**trial.metrics, **known, "score": value_of(number, percent)}
-        state = "Running" if percent < 100 else "Failed" if number in self.fails else "Succeeded"
+        ended = State.FAILED if number in self.fails else State.SUCCEEDED
+        state = State.RUNNING if percent < 100 else ended
         self.trials[number] = replace(trial, metrics=metrics, state=state)
 
     def decisions(self):
@@ -171,7 +178,7 @@ def test_a_value_that_is_not_finite_is_a_failure():
     spec = sweep(stopping="", trials=1, parallel=1, failed=0)
     world = World(spec)
     world.turn()
-    world.trials[0] = replace(world.trials[0], state="Succeeded", metrics={"loss": 1.0})  # NaN reaches no status
+    world.trials[0] = replace(world.trials[0], state=State.SUCCEEDED, metrics={"loss": 1.0})  # NaN reaches no status
     assert outcomes_of(spec, world.trials[0])[0].kind == "failed"
     assert decide(spec, list(world.trials.values()))[0].state == "Failed"
 
@@ -196,7 +203,9 @@ def test_a_trial_that_was_deleted_is_run_again_with_its_parameters():
 def test_suspended_trials_go_on_with_their_sweep():
     world = World(sweep(trials=2))
     world.turn()
-    world.trials = {number: replace(trial, suspended=True, state="Suspended") for number, trial in world.trials.items()}
+    world.trials = {
+        number: replace(trial, suspended=True, state=State.SUSPENDED) for number, trial in world.trials.items()
+    }
     assert decide(world.spec, list(world.trials.values())) == [Resume(number=0), Resume(number=1)]
 
 
@@ -206,7 +215,9 @@ def test_a_deadline_stops_what_runs_and_then_ends(expired):
     world.turn()
     actions = decide(world.spec, list(world.trials.values()), expired=expired)
     assert [type(action) for action in actions] == ([Stop, Stop] if expired else [])
-    world.trials = {number: replace(trial, state="Suspended", suspended=True) for number, trial in world.trials.items()}
+    world.trials = {
+        number: replace(trial, state=State.SUSPENDED, suspended=True) for number, trial in world.trials.items()
+    }
     if expired:
         (end,) = decide(world.spec, list(world.trials.values()), expired=True)
         assert end.state == "Failed"

@@ -8,6 +8,7 @@ import pytest
 from tests.support.effort import calls_of
 from tests.support.large_objects import largest
 
+from torchyard.api.status import State
 from torchyard.sweeps.outcomes import Trial, milestones_of, rungs
 from torchyard.sweeps.parse import InvalidSweep, parse_sweep
 from torchyard.sweeps.plan import SweepView, plan
@@ -89,5 +90,5 @@ def test_a_thousand_trials_are_decided_on_in_little_time(stopping):
         unit = Unit(number=number, basis=max(0, number - 2 * PARALLEL), thresholds=thresholds)
         metrics = {names[percent]: numbers.random() for percent in percents}
         record = TrialRecord(number=number, parameters={"trainer.params.p0": 0.5}, units=[unit])
-        trials.append(Trial(record=record, state="Succeeded", metrics={**metrics, "score": numbers.random()}))
+        trials.append(Trial(record=record, state=State.SUCCEEDED, metrics={**metrics, "score": numbers.random()}))
     assert calls_of(lambda: plan(SweepView(sweep=sweep, trials=trials, now=0.0))) < 5 * CALLS

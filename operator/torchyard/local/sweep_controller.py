@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torchyard.api.launch import local_procs
 from torchyard.api.resource import TrainingJob
+from torchyard.api.status import State
 from torchyard.api.values import since
 from torchyard.local.controller import run_job
 from torchyard.local.run import Event
@@ -103,7 +104,7 @@ class _Sweep:
             self.jobs[action.number] = await self._carry_out(action)
             self.on_change(self.jobs)
         for trial in self.trials():
-            wanted = not trial.at_rest or (trial.state == "Suspended" and not trial.suspended)
+            wanted = not trial.at_rest or (trial.state is State.SUSPENDED and not trial.suspended)
             if wanted and trial.record.number not in self.tasks:
                 self._control(trial.record.number)
         return None

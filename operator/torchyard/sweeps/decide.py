@@ -82,7 +82,7 @@ def decide(spec: TrainingSweepSpec, trials: Sequence[Trial], *, expired: bool = 
     actions += [
         Resume(number=trial.record.number)
         for trial in known
-        if trial.suspended and trial.state not in {"Succeeded", "Failed"} and ended[trial.record.number][-1] is None
+        if trial.suspended and not trial.state.terminal and ended[trial.record.number][-1] is None
     ]
     busy = sum(ended[trial.record.number][-1] is None or not trial.at_rest for trial in known)
     planner = _Planner(spec, known, ended)

@@ -5,7 +5,9 @@ from typing import Literal
 
 from msgspec import Struct, field
 
+from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.spec_workload import Milestones
+from torchyard.api.status import State
 from torchyard.sweeps.resource import TrialRecord, Unit
 from torchyard.sweeps.spec import EarlyStopping, TrainingSweepSpec
 
@@ -16,12 +18,12 @@ class Trial(Struct, frozen=True, kw_only=True):
     """A trial as a controller sees it: what the sweep stored on its job, and the job's status."""
 
     record: TrialRecord
-    state: str = ""
-    """Of the job; empty before its first visit."""
+    state: State = State.NEW
+    """Of the job."""
     suspended: bool = False
     """Whether the job's spec says so."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    reason: str = ""
+    reason: Reason = NO_REASON
     """Of the job's status."""
     message: str = ""
     """Of the job's status."""
@@ -31,7 +33,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     @property
     def at_rest(self) -> bool:
         """Whether no process of the job is left."""
-        return self.state in {"Succeeded", "Failed", "Suspended"} or bool(self.record.rejected)
+        return self.state.at_rest or bool(self.record.rejected)
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -110,7 +112,7 @@ def why_failed(spec: TrainingSweepSpec, trial: Trial) -> str:
     """Return why a trial that failed did, in one sentence without a full stop."""
     if trial.record.rejected:
         return f"its parameters make no job: {trial.record.rejected}"
-    if trial.state == "Succeeded":
+    if trial.state is State.SUCCEEDED:
         return f"it trained to its end without a finite value of {spec.objective.metric}"
     return trial.message.rstrip(".") or "its job failed"
 
@@ -137,9 +139,9 @@ def _is_worse(spec: TrainingSweepSpec, unit: Unit, percent: int, values: Mapping
 
 
 def _end(spec: TrainingSweepSpec, trial: Trial, unit: Unit, values: Mapping[int, float]) -> Outcome | None:
-    if trial.state not in {"Succeeded", "Failed"}:
+    if not trial.state.terminal:
         return None
-    value = trial.metrics.get(spec.objective.metric) if trial.state == "Succeeded" else None
+    value = trial.metrics.get(spec.objective.metric) if trial.state is State.SUCCEEDED else None
     # A value that is not a finite number never reaches a status.
     kind: Kind = "failed" if value is None else "complete"
     return Outcome(unit=unit.number, trial=trial.record.number, kind=kind, value=value, values=values)

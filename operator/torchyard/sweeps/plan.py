@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.formatting import clean, figure, plural
-from torchyard.api.reasons import Kind, Reason
+from torchyard.api.reasons import Kind
 from torchyard.api.values import Time, since
 from torchyard.sweeps.decide import Action, Finish, decide
 from torchyard.sweeps.outcomes import Outcome, Trial, best_of, outcomes_of
@@ -120,16 +120,17 @@ def _searching(view: SweepView, actions: Sequence[Action | Suspend]) -> str:
     """Return what a sweep that searches waits for, if that takes long."""
     sweep, spec = view.sweep, view.sweep.spec
     waiting = [
-        (trial, reason)
+        trial
         for trial in sorted(view.trials, key=lambda trial: trial.record.number)
-        if not trial.at_rest and (reason := Reason.of(trial.reason)) and reason.kind is Kind.WAITING
-        and reason.announced
-    ]  # fmt: skip
+        if not trial.at_rest and trial.reason.kind is Kind.WAITING and trial.reason.announced
+    ]
     if waiting:
-        (trial, reason), others = waiting[0], len(waiting) - 1
+        trial, others = waiting[0], len(waiting) - 1
         name = trial_name(sweep.metadata.name, trial.record.number)
         more = f"; {plural(others, 'other trial')} as well" if others else ""
-        return f"trial {name} waits: {reason.sentence} ({reason}); `torchyard explain {name}` says more{more}"
+        return (
+            f"trial {name} waits: {trial.reason.sentence} ({trial.reason}); `torchyard explain {name}` says more{more}"
+        )
     running = [trial for trial in view.trials if outcomes_of(spec, trial)[-1] is None]
     if running and not actions and len(running) < spec.parallel_trials:
         oldest = min(running, key=lambda trial: trial.record.units[-1].number)
