@@ -144,7 +144,7 @@ class Job:
                 return
 
     def measure(self) -> dict[str, Any]:
-        """Give the process its turn; return its figures, or why there are none."""
+        """Return the process its turn; return its figures, or why there are none."""
         output, _ = self._process.communicate("\n" if self._process.poll() is None else None)
         self._timer.cancel()
         self._log.seek(0)
@@ -162,7 +162,7 @@ class Job:
 
 
 def measured(options: argparse.Namespace) -> Iterable[tuple[Job, dict[str, Any]]]:
-    """Give each job with what was found."""
+    """Return each job with what was found."""
     left = iter([(row, way) for row in ROWS if any(each in row.name for each in options.only) for way in options.ways])
     while group := [Job(row, way, options) for row, way in islice(left, options.together)]:
         for job in group:

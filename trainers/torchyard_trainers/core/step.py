@@ -155,7 +155,8 @@ def accumulate(
         columns = dict(_columns(terms))
         names, values = tuple(columns), torch.stack([each.detach().double() for each in columns.values()])
         sums = values if sums is None else sums + values
-        # While this pass is referenced, its gradients belong to the default stream: no graph of the next can be recorded.
+        # While this pass is referenced, its gradients belong to the default stream: no graph of the next one can be
+        # recorded.
         del terms, columns
     assert sums is not None, "a rank has samples of its own, or padding"
     session.parallel.check_gradients()
