@@ -83,6 +83,18 @@ def test_greedy_completions_of_ragged_prompts_are_those_of_transformers(kind):
     assert found.stopped.tolist() == [END in row for row in wanted]
 
 
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_completions_in_half_precision_are_what_the_model_finds_most_probable(kind, half):
+    lm = model_of(kind)
+    with torch.no_grad(), torch.autocast("cpu", half):
+        found = rows(engine_of(lm).generate(PROMPTS, torch.arange(4), Sampling(12, temperature=0)))
+        for prompt, completion in zip(PROMPTS, found, strict=True):
+            logits = lm(torch.tensor([prompt + completion])).logits[0, len(prompt) - 1 : -1].float()
+            chosen = logits.gather(1, torch.tensor(completion)[:, None])[:, 0]
+            assert ((logits.max(1).values - chosen) < 0.1 * logits.std(1)).all()
+
+
 def test_sampled_completions_belong_to_their_id_and_not_to_the_batch(qwen):
     engine, sampling = engine_of(qwen), Sampling(12, temperature=0.8, top_k=20, top_p=0.9, stop_tokens=(END,), seed=5)
     ids = torch.tensor([100, 7, 12, 9])

@@ -101,6 +101,32 @@ def test_the_default_cache_belongs_to_this_user_alone(found, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("workers", [0, 2])
+def test_an_expanded_tensor_has_memory_that_can_be_pinned(workers):
+    class Numbered:
+        fingerprint = "numbered"
+
+        def __len__(self):
+            return 4
+
+        def lengths(self):
+            return None
+
+        def read(self, ids):
+            return {"number": torch.tensor(ids)[:, None].expand(-1, 3), "names": [str(each) for each in ids]}
+
+    def batches(_step, _size):
+        return [[3, 1]]
+
+    cpu = torch.device("cpu")
+    with Loader(Numbered(), batches, 1, cpu, workers=workers, wait=DataWait()) as loader:
+        (data,) = loader.step(0, None)
+    assert data["names"] == ["3", "1"]
+    assert data["number"].tolist() == [[3, 3, 3], [1, 1, 1]]
+    data["number"][0, 0] = 7  # which torch refuses where elements share memory
+    assert data["number"].tolist() == [[7, 3, 3], [1, 1, 1]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
 def test_errors_of_worker_processes_keep_their_kind(found, workers):
     class Lost:
         fingerprint = "lost"

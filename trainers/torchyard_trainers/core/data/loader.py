@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from torch.utils._pytree import tree_map
+from torch import Tensor
+from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import DataLoader, Dataset
 
 from torchyard_trainers.core.data.source import Source
@@ -115,7 +116,7 @@ class Loader:
             _Samples(source),
             batch_sampler=order,  # type: ignore[arg-type]
             num_workers=self._workers,
-            collate_fn=_as_read,
+            collate_fn=_in_memory_of_its_own,
             pin_memory=self._device.type == "cuda",
             worker_init_fn=_begin_worker,
             prefetch_factor=AHEAD if self._workers else None,
@@ -162,8 +163,9 @@ class _Failed:
         self.error = error
 
 
-def _as_read(data: Any) -> Any:
-    return data
+def _in_memory_of_its_own(data: Any) -> Any:
+    """Return what was read; an expanded tensor, whose elements share memory, could not be pinned."""
+    return tree_map_only(Tensor, Tensor.contiguous, data)
 
 
 def _begin_worker(_number: int) -> None:
