@@ -79,7 +79,7 @@ def test_loss_logits_scores_and_exports_are_those_of_transformers(tmp_path, fami
     assert names(out) == names(folder), "the layout in files is that of the family"
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mixtral"])
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "deepseek_v3"])
 def test_adapters_are_added_to_matrices_of_any_layout(tmp_path, family):
     folder = save_family(family, tmp_path / "model")
     work, session = begun(folder, loraRank=2, loraAlpha=8)

@@ -23,7 +23,7 @@ def add_lora(
         alpha: the product of both adapters is multiplied by `alpha / rank`.
         dropout: of the adapters' inputs.
         targets: names of linear layers (`q_proj`), or `all-linear` for all but the output layer. Experts of a mixture
-            are no linear layers; they stay frozen.
+            are no linear layers; they stay frozen, and with them the layers whose names peft takes for experts'.
 
     Raises:
         ConfigError: no layer has such a name, or one that is not linear.
@@ -44,14 +44,22 @@ def add_lora(
 
 
 def _linear(language: nn.Module) -> list[str]:
-    """Return the last part of the names of all linear layers but the output layer."""
+    """Return the last part of the names of all linear layers but the output layer.
+
+    In a family with fused experts, peft reads `gate_proj` as that of the experts, also where a dense layer has the name
+    (DeepSeek-V3): such names are left out, as adapters of these layers could not be loaded.
+    """
+    from peft import LoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
     from transformers.pytorch_utils import Conv1D
 
     head = getattr(language, "get_output_embeddings", lambda: None)()
     layers = [
         name for name, each in language.named_modules() if isinstance(each, nn.Linear | Conv1D) and each is not head
     ]
-    return sorted({name.rsplit(".", 1)[-1] for name in layers})
+    understood = LoraConfig(target_modules=sorted({name.rsplit(".", 1)[-1] for name in layers}))
+    convert_peft_config_for_transformers(understood, language, None)
+    return sorted(understood.target_modules)
 
 
 @contextmanager
