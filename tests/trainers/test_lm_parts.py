@@ -1,10 +1,14 @@
 """The parts of `lm`: parameters, tasks, tokens, models, batches; each against what it must equal."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from torchyard_trainers.core.config import Parallelism
+from torchyard_trainers.core.device import as_shapes
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.lm.batches import documents, encode
@@ -137,3 +141,18 @@ def test_scores_are_log_probabilities_entropies_and_choices_of_the_labels(model)
     assert scores.greedy.equal(greedy)
     assert scores.log_probability.requires_grad
     assert not scores.entropy.requires_grad
+
+
+@pytest.mark.parametrize("shapes", [False, True])
+def test_attention_needs_no_mask_also_where_tensors_are_shapes(shapes, tokenizer, monkeypatch):
+    model, seen = build_model("tiny-qwen3", tokenizer, seed=1), []
+
+    def attention(query, key, value, **options):
+        seen.append((options.get("attn_mask"), key.shape[1]))
+        return query
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attention)
+    tokens = torch.zeros(2, 8, dtype=torch.int64)
+    with FakeTensorMode(allow_non_fake_inputs=True) if shapes else nullcontext(), as_shapes(wanted=shapes):
+        model(tokens.clone(), tokens.clone())
+    assert seen == [(None, 2)] * 2  # in each layer; its two heads of keys are not repeated

@@ -1,5 +1,7 @@
 """Causal language models of `transformers`: geometry presets with random weights, and the module that is trained."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -7,6 +9,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
 
+from torchyard_trainers.core.device import only_shapes
 from torchyard_trainers.core.losses import CHUNK, IGNORE, chunked_cross_entropy, linear_cross_entropy
 from torchyard_trainers.rl.ppo import ValueHead
 
@@ -67,6 +70,22 @@ def limits_of(name: str, tokenizer: Any) -> tuple[int, int]:
     return geometry["vocab_size"] or len(tokenizer), geometry["max_position_embeddings"]
 
 
+@contextmanager
+def one_sample_in_a_row() -> Iterator[None]:
+    """Let transformers build no mask for packed samples inside a `with` block.
+
+    It does so wherever positions are fake, and attention with a mask stores more than attention that is causal.
+    """
+    from transformers import masking_utils
+
+    found = masking_utils.find_packed_sequence_indices
+    masking_utils.find_packed_sequence_indices = lambda *_: None
+    try:
+        yield
+    finally:
+        masking_utils.find_packed_sequence_indices = found
+
+
 class Scores(NamedTuple):
     """What a forward pass says about the labels, in the order of the flattened labels that are not `IGNORE`."""
 
@@ -117,13 +136,16 @@ class LanguageModel(nn.Module):
         if plain:
             every: Tensor = self.lm(input_ids=tokens, use_cache=False).logits
             return every
-        hidden = self.lm.base_model(
-            input_ids=tokens,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=cache,
-            use_cache=cache is not None,
-        ).last_hidden_state
+        # Transformers looks at the values of positions to find packed samples.
+        alone = one_sample_in_a_row() if only_shapes() and position_ids is None else nullcontext()
+        with alone:
+            hidden = self.lm.base_model(
+                input_ids=tokens,
+                attention_mask=attention_mask,
+                position_ids=position_ids,
+                past_key_values=cache,
+                use_cache=cache is not None,
+            ).last_hidden_state
         if labels is None:
             return self._logits(hidden[:, -1]).float()
         assert labels.shape == tokens.shape, f"{tuple(labels.shape)}, {tuple(tokens.shape)}"
