@@ -72,7 +72,7 @@ def limits_of(name: str, tokenizer: Any) -> tuple[int, int]:
 
 @contextmanager
 def one_sample_in_a_row() -> Iterator[None]:
-    """Let transformers build no mask for packed samples inside a `with` block.
+    """Keep transformers from building a mask for packed samples inside a `with` block.
 
     It does so wherever positions are fake, and attention with a mask stores more than attention that is causal.
     """
