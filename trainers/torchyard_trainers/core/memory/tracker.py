@@ -94,8 +94,9 @@ def _of_the_whole(tracker: type[Any]) -> type[Any]:
 
     def count(self: Any, module: nn.Module, install_grad_hooks: bool = True) -> tuple[int, int]:
         learning = [each.requires_grad for each in module.parameters()]
-        if learning and not any(learning) and module not in self.parts:
-            return 0, 0  # a frozen copy is part of the workload's state, and counted there
+        known = all(each.untyped_storage() in self._WINFO for each in module.parameters())
+        if learning and not any(learning) and module not in self.parts and known:
+            return 0, 0  # a frozen copy that is part of the workload's state is counted there
         sizes: tuple[int, int] = track(self, module, install_grad_hooks and all(learning))
         return sizes
 
