@@ -1,13 +1,22 @@
 """Low-rank adapters (LoRA) by peft, inside a model of transformers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
 
 from torch import Tensor, nn
 
-from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.exits import ConfigError, DataMismatchError
 from torchyard_trainers.core.parallel import whole
+
+ADAPTERS = "adapter_config.json"
+# Options of saved adapters that are applied, and those that mean nothing after training.
+_TAKEN = ("r", "lora_alpha", "target_modules", "fan_in_fan_out", "use_rslora", "use_dora")
+_IGNORED = {
+    *("auto_mapping", "base_model_name_or_path", "bias", "inference_mode", "init_lora_weights", "lora_dropout"),
+    *("megatron_core", "peft_type", "peft_version", "qalora_group_size", "revision", "task_type"),
+}
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -41,6 +50,88 @@ def add_lora(
     if other := [name for name, layer in _adapted(adapted) if not isinstance(layer, Linear)]:
         raise ConfigError(f"LoRA targets {wanted}: {other[0]} is not a linear layer; leave its name out")
     return adapted
+
+
+class SavedLora(NamedTuple):
+    """Adapters of a folder."""
+
+    folder: Path
+    config: Mapping[str, Any]  # arguments of peft's LoraConfig
+    weights: Mapping[str, Tensor]
+
+
+def saved_lora(folder: Path, tree: Mapping[str, Any], at: str) -> SavedLora:
+    """Read LoRA adapters that peft has saved.
+
+    Only a closed list of options is taken: others make peft import modules, match patterns or read other files.
+
+    Args:
+        folder: with `adapter_model.safetensors`.
+        tree: of its `adapter_config.json`.
+        at: how errors about the config begin.
+
+    Raises:
+        ConfigError: these are no such adapters, or they have an option that is not known here.
+        DataMismatchError: the file is damaged, or its sizes are not those of the config.
+    """
+    fix = "merge the adapters with peft's merge_and_unload, and name the folder of the whole model"
+    if tree.get("peft_type") != "LORA":
+        raise ConfigError(f"{at}: peft_type is {str(tree.get('peft_type'))[:40]!r}, expected 'LORA'; {fix}")
+    for name, value in tree.items():
+        if value and name not in _TAKEN and name not in _IGNORED:
+            raise ConfigError(f"{at}: {str(name)[:40]} is set, which is not known here; {fix}")
+    if tree.get("init_lora_weights", True) not in (True, False, "gaussian") or tree.get("bias", "none") != "none":
+        raise ConfigError(f"{at}: init_lora_weights or bias changes the model beside its adapters; {fix}")
+    config = {name: tree[name] for name in _TAKEN if tree.get(name) is not None}
+    rank, targets = config.get("r"), config.get("target_modules")
+    if not isinstance(rank, int) or rank < 1:
+        raise ConfigError(f"{at}: r is {str(rank)[:40]}, expected the rank of the adapters; copy the folder again")
+    if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
+        raise ConfigError(f"{at}: target_modules is {str(targets)[:40]!r}, expected a list of names; {fix}")
+    return SavedLora(folder, config, _saved_weights(folder / "adapter_model.safetensors", rank, at))
+
+
+def _saved_weights(path: Path, rank: int, at: str) -> dict[str, Tensor]:
+    """Return the tensors of adapters of one rank; see `saved_lora`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    if not path.is_file():
+        raise ConfigError(f"{path}: does not exist; save the adapters with safetensors (other formats can hold code)")
+    try:
+        weights = load_file(path)
+    except SafetensorError as error:
+        raise DataMismatchError(f"{path}: not a safetensors file ({error}); copy it again") from error
+    for name, each in weights.items():
+        if not each.is_floating_point() or not each.isfinite().all():
+            raise DataMismatchError(f"{path}: {name} does not consist of finite numbers; copy the file again")
+        if ".lora_A." in name and each.shape[0] != rank:
+            raise DataMismatchError(
+                f"{path}: {name} has the rank {each.shape[0]}, and {at} says r: {rank}; copy both again"
+            )
+    if not any(".lora_A." in name for name in weights):
+        raise DataMismatchError(f"{path} has no adapters of rank {rank}; copy the folder again")
+    return weights
+
+
+def merged_with(language: Any, adapters: SavedLora) -> Any:
+    """Add saved adapters to the weights of a model of transformers, and return it.
+
+    Raises:
+        DataMismatchError: the adapters belong to another model.
+    """
+    from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
+
+    try:
+        adapted: Any = get_peft_model(language, LoraConfig(**adapters.config, task_type="CAUSAL_LM"))
+        odd = set_peft_model_state_dict(adapted, dict(adapters.weights)).unexpected_keys
+    except (ValueError, TypeError, RuntimeError, AttributeError, KeyError) as error:
+        raise DataMismatchError(f"{adapters.folder}: the adapters do not fit the base model: {error}") from error
+    if odd:
+        raise DataMismatchError(
+            f"{adapters.folder}: the base model has no place for {', '.join(odd[:5])}; name its base"
+        )
+    return adapted.merge_and_unload()
 
 
 def _linear(language: nn.Module) -> list[str]:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,7 +24,8 @@ from torchyard_trainers.core.world import World
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 64 * 1024 * 1024
-MAX_CONFIG_BYTES = 1 << 20
+# Types of weights in files, by the names that safetensors gives them.
+_FLOATS = {"F64", "F32", "F16", "BF16"}
 _SHOWN = 5  # names in an error
 # Fields of configs that change what a model computes, but no shape. Of others a new version of transformers may have
 # more, or other defaults, and the model is the same.
@@ -70,29 +71,6 @@ class Pretrained:
     converts: bool = False
 
 
-def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
-    """Return the `config.json` of a folder, and how errors about it begin.
-
-    Args:
-        folder: of a model.
-        field: of the job that names the folder.
-
-    Raises:
-        ConfigError: there is no such file, or it is not a JSON object.
-    """
-    path = folder / "config.json"
-    at = f"{field}: {path}"
-    if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
-        raise ConfigError(f"{at} is not a file of a model; name a folder that save_pretrained or export hf has written")
-    try:
-        tree = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{at} is not a config of a model: {error}") from error
-    if not isinstance(tree, dict):
-        raise ConfigError(f"{at} is not a config of a model: it is not a JSON object")
-    return tree, at
-
-
 def geometry_of(config: Any) -> str:
     """Return a digest of what a config of transformers decides about a model beside the shapes of its weights."""
     return digest_of(_deciding(config.to_dict()))
@@ -110,6 +88,23 @@ def _deciding(tree: dict[str, Any]) -> dict[str, Any]:
     return {name: _deciding(each) for name, each in parts.items()} | {
         name: tree[name] for name in _COMPUTES if tree.get(name) is not None
     }
+
+
+def check_holds(pretrained: Pretrained, model: nn.Module) -> None:
+    """Check, before memory is allocated, that the files of a folder are large enough for the weights of a model.
+
+    Raises:
+        ConfigError: the folder has no safetensors.
+        DataMismatchError: the files are too small.
+    """
+    files = list(files_in(pretrained.folder))
+    stored = sum(path.stat().st_size for path in files)
+    weights = {id(each): each.numel() for name, each in names_of(model).items() if _is_filled(name, pretrained)}
+    if sum(weights.values()) > stored:
+        raise DataMismatchError(
+            f"{pretrained.folder} does not fit the model: its config.json describes {sum(weights.values())} weights, "
+            f"and its files have {stored} bytes. Copy the folder again"
+        )
 
 
 def stream(pretrained: Pretrained, model: nn.Module, world: World) -> set[str]:
@@ -135,6 +130,7 @@ class _Stored(NamedTuple):
     file: Path
     name: str
     shape: tuple[int, ...]
+    type: str
 
 
 def _plan(
@@ -147,11 +143,11 @@ def _plan(
     base = f"{language.base_model_prefix}." if pretrained.converts else ""
     stored: dict[str, _Stored] = {}
     for file, tensors in files_of(pretrained.folder).items():
-        for own, shape in tensors.items():
+        for own, (shape, kind) in tensors.items():
             name = _renamed(own, pretrained)
             # The base model alone may have been saved.
             name = f"{base}{name}" if name not in expected and f"{base}{name}" in expected else name
-            stored[name] = _Stored(file, own, shape)
+            stored[name] = _Stored(file, own, shape, kind)
     if opaque := [name for name, pieces in layout.items() if not pieces and name not in stored]:
         raise ConfigError(
             f"{pretrained.folder}: files of this family hold {_some(opaque)} in another form, which cannot be read "
@@ -175,6 +171,11 @@ def _plan(
             for piece, tensor in parts
             if piece.name in stored and list(stored[piece.name].shape) != _shape(piece, tensor)
         ],
+        "of a type that holds no weights (quantized ones have to be converted)": [
+            f"{piece.name} {stored[piece.name].type}"
+            for piece, tensor in parts
+            if piece.name in stored and tensor.is_floating_point() and stored[piece.name].type not in _FLOATS
+        ],
     }
     if any(faults.values()):
         raise DataMismatchError(_described(pretrained.folder, faults))
@@ -196,15 +197,13 @@ def _shape(piece: Piece, tensor: Tensor) -> list[int]:
     return [rows.stop - rows.start, *tensor.shape[2:]]
 
 
-def files_of(folder: Path) -> dict[Path, dict[str, tuple[int, ...]]]:
-    """Return the safetensors files of a folder, with the names and shapes of their tensors.
+def files_in(folder: Path) -> Iterator[Path]:
+    """Yield the safetensors files of a folder.
 
     Raises:
         ConfigError: there are none, or the index is not one.
-        DataMismatchError: the index names a tensor that its file lacks, or a file is damaged.
+        DataMismatchError: the index names a file that does not exist.
     """
-    from safetensors import SafetensorError, safe_open
-
     index = _index_of(folder)
     if index is None and not (folder / FILE).is_file():
         there = "does not exist" if not folder.is_dir() else f"has neither {FILE} nor {INDEX}"
@@ -212,23 +211,37 @@ def files_of(folder: Path) -> dict[Path, dict[str, tuple[int, ...]]]:
             f"{folder} {there}; name a folder of a Hugging Face model with safetensors (other formats can hold code: "
             "convert them with save_pretrained)"
         )
-    names = sorted(set(index.values())) if index is not None else [FILE]
-    found: dict[Path, dict[str, tuple[int, ...]]] = {}
-    for name in names:
+    for name in sorted(set(index.values())) if index is not None else [FILE]:
         path = folder / name
         if not path.is_file():
             raise DataMismatchError(f"{folder}: {INDEX} names {name}, which does not exist; copy the folder again")
+        yield path
+
+
+def files_of(folder: Path) -> dict[Path, dict[str, tuple[tuple[int, ...], str]]]:
+    """Return the safetensors files of a folder, with the names, shapes and types of their tensors.
+
+    Raises:
+        ConfigError: there are none, or the index is not one.
+        DataMismatchError: the index names a tensor that its file lacks, or a file is damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    found: dict[Path, dict[str, tuple[tuple[int, ...], str]]] = {}
+    for path in files_in(folder):
         try:
             with safe_open(path, framework="pt") as file:
-                found[path] = {each: tuple(file.get_slice(each).get_shape()) for each in file.keys()}  # noqa: SIM118
+                slices = {each: file.get_slice(each) for each in file.keys()}  # noqa: SIM118
+                found[path] = {name: (tuple(each.get_shape()), each.get_dtype()) for name, each in slices.items()}
         except SafetensorError as error:
             raise DataMismatchError(f"{path}: not a safetensors file ({error}); copy it again") from error
+    index = _index_of(folder)
     if index is not None:
         lost = [name for name, file in index.items() if name not in found[folder / file]]
         if lost:
             raise DataMismatchError(f"{folder}: {INDEX} names {_some(lost)}, which their files lack; copy them again")
         found = {
-            path: {name: shape for name, shape in tensors.items() if index.get(name) == path.name}
+            path: {name: each for name, each in tensors.items() if index.get(name) == path.name}
             for path, tensors in found.items()
         }
     return found
@@ -260,6 +273,11 @@ def _is_filled(name: str, pretrained: Pretrained) -> bool:
 
 
 def _read(plan: Mapping[Path, Iterable[tuple[Piece, Tensor]]]) -> None:
+    """Read the tensors of the files.
+
+    Raises:
+        DataMismatchError: a weight is not finite, so that no loss would be.
+    """
     from safetensors import safe_open
 
     for path, parts in plan.items():
@@ -269,12 +287,20 @@ def _read(plan: Mapping[Path, Iterable[tuple[Piece, Tensor]]]) -> None:
                 if not local.numel():
                     continue
                 if piece.at is None:
-                    local.copy_(file.get_slice(piece.name)[part] if part else file.get_tensor(piece.name))
-                    continue
-                (expert, rows), (held, *rest) = piece.at, part
-                assert [each.stop - each.start for each in rest] == list(tensor.shape[1:]), "sharded by experts"
-                if held.start <= expert < held.stop:
-                    local[expert - held.start, rows].copy_(file.get_tensor(piece.name))
+                    filled = local
+                    filled.copy_(file.get_slice(piece.name)[part] if part else file.get_tensor(piece.name))
+                else:
+                    (expert, rows), (held, *rest) = piece.at, part
+                    assert [each.stop - each.start for each in rest] == list(tensor.shape[1:]), "sharded by experts"
+                    if not held.start <= expert < held.stop:
+                        continue
+                    filled = local[expert - held.start, rows]
+                    filled.copy_(file.get_tensor(piece.name))
+                if not filled.isfinite().all():
+                    raise DataMismatchError(
+                        f"{path}: {piece.name} has values that are not finite numbers; copy the file again, or name "
+                        "the weights of an earlier step"
+                    )
 
 
 def _index_of(folder: Path) -> dict[str, str] | None:

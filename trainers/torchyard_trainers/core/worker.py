@@ -23,6 +23,7 @@ from torchyard_trainers.core.modes.export import export_checkpoint, formats_of, 
 from torchyard_trainers.core.modes.preflight import preflight
 from torchyard_trainers.core.parallel import SHARDED, choose_strategy, parallelize, state_bytes, strategy_by_memory
 from torchyard_trainers.core.precision import Precision
+from torchyard_trainers.core.pretrained import check_holds
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.watchdog import Patience, Watchdog
 from torchyard_trainers.core.weights import built, fill, is_deferred
@@ -117,6 +118,8 @@ def open_session(task: loop.Workload, run: loop.Run, strategy: str, micro_batch:
     check_same_data(task.source, world)
     hold_to(world.device, settings.memory_fraction)
     model = built(task)
+    if (folder := task.pretrained) is not None:
+        world.agree(lambda: check_holds(folder, model))
     if settings.strategy == "auto" and strategy == "ddp":
         limit = min(world.gather(memory_of(world.device, world.local_size, settings.memory_fraction).limit))
         computes = Precision(settings.precision, world.device, sharded=False).name

@@ -6,6 +6,8 @@ from typing import Any
 
 from torchyard_trainers.core.data.rows import BadRecordError, kind_of
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.lm.templates import SECONDS, Rendered, TemplateProcess
+from torchyard_trainers.lm.tokens import CHAT_TEMPLATE
 
 Message = Mapping[str, Any]
 ASSISTANT = "assistant"
@@ -16,9 +18,10 @@ _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 class Chat:
     """Renders conversations with one tokenizer."""
 
-    def __init__(self, tokenizer: Any) -> None:
-        """Use a tokenizer of `transformers`."""
+    def __init__(self, tokenizer: Any, *, seconds: float = SECONDS) -> None:
+        """Use a tokenizer of `transformers`, and limit the time that its template takes for a conversation."""
         self._tokenizer = tokenizer
+        self._process = TemplateProcess(seconds)
         template = tokenizer.chat_template
         self._marks_turns = isinstance(template, str) and bool(_GENERATION.search(template))
 
@@ -73,10 +76,15 @@ class Chat:
         return list(found["input_ids"]), said
 
     def _marked(self, messages: Sequence[Message], tools: Any) -> tuple[list[int], list[bool]]:
-        found = self._tokenizer.apply_chat_template(
-            list(messages), tools=tools, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
-        )
-        return list(found["input_ids"]), [bool(each) for each in found["assistant_masks"]]
+        text, spans = self._render(messages, opens=False, tools=tools, marks=True)
+        found = self._tokenizer(text, add_special_tokens=False)
+        said = [False] * len(found["input_ids"])
+        for begin, end in spans:
+            first, last = found.char_to_token(begin), found.char_to_token(end - 1)
+            if first is not None:  # the template may mark nothing
+                stop = len(said) if last is None else last + 1
+                said[first:stop] = [True] * (stop - first)
+        return list(found["input_ids"]), said
 
     def _span(self, whole: str, messages: Sequence[Message], number: int, tools: Any) -> tuple[int, int]:
         """Return where a turn begins and ends in the whole text, the mark of its end included."""
@@ -99,15 +107,28 @@ class Chat:
         )
 
     def _rendered(self, messages: Sequence[Message], *, opens: bool, tools: Any) -> str:
-        if not messages:
-            return ""
+        return self._render(messages, opens=opens, tools=tools).text if messages else ""
+
+    def _render(self, messages: Sequence[Message], *, opens: bool, tools: Any, marks: bool = False) -> Rendered:
         try:
-            text: str = self._tokenizer.apply_chat_template(
-                list(messages), tools=tools, tokenize=False, add_generation_prompt=opens
+            if self._tokenizer.chat_template == CHAT_TEMPLATE:
+                words = {"tokenize": False, "add_generation_prompt": opens, "tools": tools}
+                return Rendered(self._tokenizer.apply_chat_template(list(messages), **words), [])
+            special = {name: str(each) for name, each in self._tokenizer.special_tokens_map.items()}
+            return self._process.render(
+                {
+                    **special,
+                    "conversations": [list(messages)],
+                    "tools": tools,
+                    "chat_template": self._tokenizer.get_chat_template(tools=tools),
+                    "return_assistant_tokens_mask": marks,
+                    "add_generation_prompt": opens,
+                }
             )
+        except ConfigError:
+            raise
         except Exception as error:  # a template raises anything
             raise BadRecordError("messages", f"cannot be rendered by the chat template: {error}") from error
-        return text
 
 
 def conversation(value: Any, name: str) -> list[Message]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.pretrained import read_config_json
+from torchyard_trainers.core.model_config import build_of, one_line, read_config_json, read_object
 from torchyard_trainers.lm.models import LanguageModel
 
 FIELD = "trainer.params.pretrained"
@@ -25,6 +25,11 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 
+GENERATION = "generation_config.json"
+
+# The largest published tokenizers have 40 MiB.
+MAX_TOKENIZER_BYTES = 256 << 20
+MAX_TEMPLATE_BYTES = 1 << 20
 # What forward passes of a base model are called with.
 _NEEDED = ("attention_mask", "position_ids", "past_key_values")
 
@@ -49,8 +54,8 @@ def read_config(folder: Path) -> Any:
         raise ConfigError(f"{at} describes quantized weights; name a folder with float32, bfloat16 or float16 weights")
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, TypeError, AttributeError, OSError) as error:
-        raise ConfigError(f"{at} is not a config of a model: {error}") from error
+    except Exception as error:  # the classes of the families raise anything
+        raise ConfigError(f"{at} is not a config of a model: {one_line(error)}") from error
 
 
 def limits_in(folder: Path) -> tuple[int, int | None]:
@@ -67,12 +72,20 @@ def read_tokenizer(folder: Path) -> Any:
     """
     from transformers import AutoTokenizer
 
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
+    files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    if not files:
         raise ConfigError(f"{FIELD}: {folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
+    for path in files:
+        limit = MAX_TEMPLATE_BYTES if path.name.startswith("chat_template") else MAX_TOKENIZER_BYTES
+        if path.stat().st_size > limit:
+            raise ConfigError(
+                f"{FIELD}: {path} has {path.stat().st_size >> 20} MiB, more than {limit >> 20}: that is no file of a "
+                "tokenizer; copy it again"
+            )
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise anything
-        raise ConfigError(f"{FIELD}: the tokenizer of {folder} cannot be read: {error}") from error
+        raise ConfigError(f"{FIELD}: the tokenizer of {folder} cannot be read: {one_line(error)}") from error
     if tokenizer.eos_token_id is None:
         raise ConfigError(f"{FIELD}: the tokenizer of {folder} has no eos_token; set it in tokenizer_config.json")
     if tokenizer.pad_token_id is None:
@@ -86,7 +99,7 @@ def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> La
     Raises:
         ConfigError: the folder has no such model, or fewer tokens than its tokenizer.
     """
-    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers import AutoModelForCausalLM
 
     config = read_config(folder)
     if len(tokenizer) > config.get_text_config().vocab_size:
@@ -94,11 +107,36 @@ def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> La
             f"{FIELD}: the tokenizer of {folder} has {len(tokenizer)} tokens, but the model "
             f"{config.get_text_config().vocab_size}; both must be of the same model"
         )
-    lm = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+
+    def build() -> Any:
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+
+    lm: Any = build_of(f"{FIELD}: {folder / 'config.json'}", build)
     check_family(lm, folder)
-    if (folder / "generation_config.json").is_file():
-        lm.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    if (folder / GENERATION).is_file():
+        lm.generation_config = _generation_config(folder)
     return LanguageModel(lm, value_head=value_head)
+
+
+def _generation_config(folder: Path) -> Any:
+    """Return how the model of a folder generates.
+
+    Raises:
+        ConfigError: the file does not say it.
+    """
+    from transformers import GenerationConfig
+
+    path = folder / GENERATION
+    tree = read_object(path, f"{FIELD}: {path}", "a config of generation")
+    ends = tree.get("eos_token_id")
+    if not all(isinstance(each, int) for each in (ends if isinstance(ends, list) else [ends or 0])):
+        raise ConfigError(
+            f"{FIELD}: {path}: eos_token_id is {str(ends)[:80]!r}, expected the number of a token, or a list"
+        )
+    try:
+        return GenerationConfig.from_dict(tree)
+    except Exception as error:  # the class raises anything
+        raise ConfigError(f"{FIELD}: {path} is not a config of generation: {one_line(error)}; copy it again") from error
 
 
 def check_family(lm: Any, folder: Path) -> None:

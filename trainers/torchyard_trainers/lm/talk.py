@@ -14,16 +14,20 @@ import torch
 
 from torchyard_trainers import registry
 from torchyard_trainers.core import config as configuration
+from torchyard_trainers.core.adapters import ADAPTERS, merged_with, saved_lora
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.loop import Run
+from torchyard_trainers.core.model_config import read_object
 from torchyard_trainers.core.modes.load import load_chosen
+from torchyard_trainers.core.pretrained import Pretrained, check_holds, stream
 from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.weights import allocate, parameters_on_meta
 from torchyard_trainers.core.worker import open_session
-from torchyard_trainers.core.world import join
+from torchyard_trainers.core.world import World, join
 from torchyard_trainers.lm.chat import Chat, conversation
-from torchyard_trainers.lm.folder import check_family, read_config, read_tokenizer
+from torchyard_trainers.lm.folder import empty_model, read_config, read_tokenizer
 from torchyard_trainers.lm.generation import Sampling, WeightsEngine
 from torchyard_trainers.lm.models import LanguageModel
 from torchyard_trainers.lm.params import without_data
@@ -53,10 +57,11 @@ def answer(path: Path, device: str, sampling: Sampling, requests: IO[str], repli
     """
     speaker = open_speaker(path, device)
     _write(replies, {"ready": True, "template": bool(speaker.tokenizer.chat_template)})
+    chat = Chat(speaker.tokenizer)
     for number, line in enumerate(requests):
         request = json.loads(line)
         try:
-            for reply in _replies(speaker, request, sampling._replace(seed=sampling.seed + number)):
+            for reply in _replies(speaker, chat, request, sampling._replace(seed=sampling.seed + number)):
                 _write(replies, reply)
         except BadRecordError as error:
             _write(replies, {"error": str(error)})
@@ -67,51 +72,47 @@ def open_speaker(path: Path, device: str) -> Speaker:
     if (path / "run.json").is_file():
         return _of_checkpoint(path, device)
     with join(device, needs_group=False) as world:
-        target = world.device
-    if (path / "adapter_config.json").is_file():
-        return _with_adapters(path, target)
-    return _of_folder(path, target)
+        return _with_adapters(path, world) if (path / ADAPTERS).is_file() else _of_folder(path, world)
 
 
-def _of_folder(path: Path, device: torch.device) -> Speaker:
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
-
+def _of_folder(path: Path, world: World) -> Speaker:
     read_config(path)
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    try:
-        lm = AutoModelForCausalLM.from_pretrained(
-            path, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=dtype
-        )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise ConfigError(f"{path}: the weights cannot be read: {error}") from error
-    check_family(lm, path)
-    return Speaker(LanguageModel(lm.to(device)).eval(), read_tokenizer(path), device)
+    tokenizer = read_tokenizer(path)
+    with parameters_on_meta():
+        model = empty_model(path, tokenizer)
+    pretrained = Pretrained(path, prefix="lm.", converts=True)
+    check_holds(pretrained, model)
+    if world.device.type == "cuda":
+        for each in model.parameters():
+            each.data = each.data.to(torch.bfloat16)
+    allocate(model, world.device)
+    stream(pretrained, model, world)
+    return Speaker(model.eval(), tokenizer, world.device)
 
 
-def _with_adapters(path: Path, device: torch.device) -> Speaker:
-    from peft import PeftModel
-
-    try:
-        base = json.loads((path / "adapter_config.json").read_text())["base_model_name_or_path"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}/adapter_config.json names no base model: {error!r}") from error
+def _with_adapters(path: Path, world: World) -> Speaker:
+    at = f"{path / ADAPTERS}"
+    tree = read_object(path / ADAPTERS, at, "a config of adapters")
+    base = tree.get("base_model_name_or_path")
     if not isinstance(base, str) or not (Path(base) / "config.json").is_file():
         raise ConfigError(
-            f"{path}: the adapters belong to {base}, which is not a folder here; copy it there, or export hf-merged"
+            f"{path}: the adapters belong to {str(base)[:200]}, which is not a folder here; copy it there, or export "
+            "hf-merged"
         )
-    speaker = _of_folder(Path(base), device)
-    speaker.model.lm = PeftModel.from_pretrained(speaker.model.lm, path, use_safetensors=True).merge_and_unload()
+    adapters = saved_lora(path, tree, at)
+    speaker = _of_folder(Path(base), world)
+    speaker.model.lm = merged_with(speaker.model.lm, adapters)
     return speaker
 
 
 def _of_checkpoint(path: Path, device: str) -> Speaker:
     """Load the newest checkpoint of a run with the config that it was made with."""
+    at = f"{path}/run.json"
+    tree = read_object(path / "run.json", at, "that of a run")
     try:
-        tree = json.loads((path / "run.json").read_text())["config"]
-        config = msgspec.convert(tree, Config, strict=False)
+        config = msgspec.convert(tree["config"], Config, strict=False)
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{path}/run.json is not that of a run: {error}") from error
+        raise ConfigError(f"{at} is not that of a run: {error}") from error
     if config.trainer.name != "lm":
         raise ConfigError(f"{path}: its workload is {config.trainer.name}, which does not talk; name a job of lm")
     trainer = msgspec.structs.replace(config.trainer, params=without_data(config.trainer.params))
@@ -131,12 +132,11 @@ def _of_checkpoint(path: Path, device: str) -> Speaker:
         return Speaker(model, work.tokenizer, world.device)
 
 
-def _replies(speaker: Speaker, request: dict[str, Any], sampling: Sampling) -> Iterator[dict[str, Any]]:
+def _replies(speaker: Speaker, chat: Chat, request: dict[str, Any], sampling: Sampling) -> Iterator[dict[str, Any]]:
     tokenizer = speaker.tokenizer
     if "text" in request:
         tokens: Sequence[int] = tokenizer(request["text"])["input_ids"]
     else:
-        chat = Chat(tokenizer)
         chat.check()
         _, tokens = chat.prompt(conversation(request["messages"], "messages"))
     if not tokens:

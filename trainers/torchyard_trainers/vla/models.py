@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.kv_cache import KeysAndValues, reading, writing, written
-from torchyard_trainers.core.pretrained import read_config_json
+from torchyard_trainers.core.model_config import build_of, one_line, read_config_json
 from torchyard_trainers.vla.flow import integrate
 from torchyard_trainers.vla.observation import Observation
 
@@ -230,7 +230,6 @@ def config_of(name: str, pretrained: Path | None, *, chunk: int) -> Any:
     Raises:
         ConfigError: the folder has no config of such a model.
     """
-    from huggingface_hub.errors import StrictDataclassError
     from transformers import PaliGemmaConfig, PI0Config
 
     if pretrained is None:
@@ -244,8 +243,8 @@ def config_of(name: str, pretrained: Path | None, *, chunk: int) -> Any:
         raise ConfigError(f"{at} has model_type {kind!r}, expected pi0 or paligemma; name a folder of such a model")
     try:
         config = kinds[kind].from_dict({**tree, "chunk_size": chunk} if kind == "pi0" else tree)
-    except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
-        raise ConfigError(f"{at} is not a config of a model: {error}") from error
+    except Exception as error:  # the classes of the families raise anything
+        raise ConfigError(f"{at} is not a config of a model: {one_line(error)}") from error
     text = parts_of(config).text_config.model_type
     if text != "gemma":  # PaliGemma 2: its attention has no fused implementation in transformers
         raise ConfigError(f"{at} has a language model of type {text!r}, expected gemma; name a folder of PaliGemma 1")
@@ -270,10 +269,11 @@ def build_policy(config: Any, *, state: int = 0, action: int = 0, horizon: int =
     from torchyard_trainers.vla.paligemma import FlowPolicy, TokenPolicy
 
     kind: Any = PI0ForConditionalGeneration if config.model_type == "pi0" else PaliGemmaForConditionalGeneration
-    try:
-        model = kind._from_config(config, attn_implementation="sdpa", dtype=torch.float32)  # noqa: SLF001
-    except ValueError as error:
-        raise ConfigError(f"trainer.params.pretrained: no model can be made of its config.json: {error}") from error
+
+    def build() -> Any:
+        return kind._from_config(config, attn_implementation="sdpa", dtype=torch.float32)  # noqa: SLF001
+
+    model: Any = build_of("trainer.params.pretrained: its config.json", build)
     if config.model_type == "pi0":
         return Policy(model)
     if bins is not None:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.kv_cache import reading, writing, written
-from torchyard_trainers.core.pretrained import read_config_json
+from torchyard_trainers.core.model_config import build_of, one_line, read_config_json
 from torchyard_trainers.rl.ppo import ValueHead
 from torchyard_trainers.vlm.prompt import FIELD, Prompt
 from torchyard_trainers.vlm.tower import Tower, granularity
@@ -275,7 +275,6 @@ def config_of(name: str, pretrained: Path | None) -> Any:
         ConfigError: the folder has no config of such a model.
     """
     import transformers
-    from huggingface_hub.errors import StrictDataclassError
 
     if pretrained is None:
         kind, arguments = PRESETS[name]
@@ -290,8 +289,8 @@ def config_of(name: str, pretrained: Path | None) -> Any:
         raise ConfigError(f"{at} describes quantized weights; name a folder with float32, bfloat16 or float16 weights")
     try:
         return getattr(transformers, FAMILIES[kind][0]).from_dict(tree)
-    except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
-        raise ConfigError(f"{at} is not a config of a model: {error}") from error
+    except Exception as error:  # the classes of the families raise anything
+        raise ConfigError(f"{at} is not a config of a model: {one_line(error)}") from error
 
 
 def build_policy(config: Any, prompt: Prompt, size: int, *, head: str = "tokens", pool: str = "last") -> Policy:
@@ -303,10 +302,11 @@ def build_policy(config: Any, prompt: Prompt, size: int, *, head: str = "tokens"
     import transformers
 
     kind: Any = getattr(transformers, FAMILIES[config.model_type][1])
-    try:
-        vlm = kind._from_config(config, attn_implementation="sdpa", dtype=torch.float32)  # noqa: SLF001
-    except ValueError as error:
-        raise ConfigError(f"{FIELD}: no model can be made of its config.json: {error}") from error
+
+    def build() -> Any:
+        return kind._from_config(config, attn_implementation="sdpa", dtype=torch.float32)  # noqa: SLF001
+
+    vlm: Any = build_of(f"{FIELD}: its config.json", build)
     return Policy(vlm, prompt, size, head=head, pool=pool)
 
 
