@@ -1,14 +1,16 @@
 """The operator as a process, against a real API server: start, leadership, end, and objects that are no good."""
 
 import asyncio
+import datetime as dt
 import json
 import signal
 import ssl
 import time
 
 import pytest
+from cryptography import x509
 from tests.support.cluster.fault_proxy import FaultProxy
-from tests.support.cluster.operators import holder, sign_again, until
+from tests.support.cluster.operators import holder, sign_again, sign_for, until
 
 from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.kubernetes.client.errors import NotFound
@@ -77,7 +79,7 @@ async def test_a_deleted_job_takes_its_pods_along_without_an_operator(api, jobs,
 
 
 async def test_a_renewed_certificate_is_served_and_disturbs_no_agent(api, jobs, pods, operator, authority):
-    """The sidecar of the chart replaces the pair after 60 of 90 days; here it is replaced under a running job."""
+    """The sidecar of the chart replaces the pair after 60 of 90 days; here one ends before, under a running job."""
     certificates, address = authority
     spec = {"script": "import time; time.sleep(600)", "gracePeriod": "5s", "launcher": {"warmStart": False}}
     await api.request("POST", jobs, body={**JOB, "spec": spec})
@@ -97,8 +99,18 @@ async def test_a_renewed_certificate_is_served_and_disturbs_no_agent(api, jobs, 
 
     await until(lambda: is_state("Running"), 120)
     (before,) = await listed(api, pods)
-    old = await served()
-    sign_again(certificates, address)
+
+    async def has_ended() -> bool:
+        return dt.datetime.now(dt.UTC) > ends
+
+    try:
+        ends = sign_for(certificates, 25)
+        await until(is_new, 60)
+        old = await served()
+        assert x509.load_der_x509_certificate(old).not_valid_after_utc == ends
+        await until(has_ended, 60)
+    finally:
+        sign_again(certificates, address)
     await until(is_new, 60)
     assert await served() != old
     assert "certificate was read again" in operator.log.read_text()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import datetime as dt
 import json
 import os
 import signal
@@ -11,9 +12,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 
 from torchyard.kubernetes.client.api import Api
 from torchyard_agent.workers.ports import ReservedPort
@@ -224,6 +228,24 @@ def sign_again(folder: Path, *addresses: str) -> Path:
     names_of = ("-subj", "/CN=torchyard-intake", "-addext", f"subjectAltName={names}")
     _openssl("req", "-x509", *key, *signing, "-keyout", f"{leaf}.key", "-out", f"{leaf}.crt", *names_of)
     return folder
+
+
+def sign_for(folder: Path, seconds: float) -> dt.datetime:
+    """Replace `tls.crt` by one of the same key and authority that ends in so many seconds; return when it does."""
+    issuer = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+    signer: Any = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    leaf = x509.load_pem_x509_certificate((folder / "tls.crt").read_bytes())
+    now = dt.datetime.now(dt.UTC)
+    ends = (now + dt.timedelta(seconds=seconds)).replace(microsecond=0)
+    made = x509.CertificateBuilder(extensions=list(leaf.extensions))
+    made = made.subject_name(leaf.subject).issuer_name(issuer.subject).public_key(leaf.public_key())  # type: ignore[arg-type]
+    made = made.serial_number(x509.random_serial_number()).not_valid_before(now - dt.timedelta(days=60))
+    scratch = folder / "tls.crt.new"
+    scratch.write_bytes(
+        made.not_valid_after(ends).sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    )
+    scratch.replace(folder / "tls.crt")
+    return ends
 
 
 def _openssl(*arguments: str) -> None:
