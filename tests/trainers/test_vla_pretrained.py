@@ -104,9 +104,7 @@ def test_sizes_of_a_config_that_contradict_each_other_are_named(tmp_path):
     config.vlm_config.vision_config.num_attention_heads = 7
     config.save_pretrained(tmp_path)
     work = VisionLanguageAction(resolve_params({"pretrained": str(tmp_path)}, Parallelism()))
-    with pytest.raises(
-        ConfigError, match=r"pretrained: its config.json: no model can be made of it: embed"
-    ):
+    with pytest.raises(ConfigError, match=r"pretrained: its config.json: no model can be made of it: embed"):
         work.build()
 
 
