@@ -1,4 +1,4 @@
-"""Folders of models that somebody else wrote: each is refused by name, at once, and nothing of them runs."""
+"""Folders of models that others wrote: each is rejected by name, at once, and nothing of them runs."""
 
 import json
 import os
