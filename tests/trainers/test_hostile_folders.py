@@ -58,7 +58,7 @@ def change(path, **fields):
         ({"attn_implementation": {"": "owner/kernel:f"}}, "attn_implementation. names code, 'owner/kernel:f'"),
         ({"hidden_act": "__import__"}, "no model can be made of it: "),
         (
-            {"model_type": "openai-gpt", "n_positions": 10**6, "n_embd": 16, "n_layer": 1, "n_head": 2},
+            {"model_type": "openai-gpt", "max_position_embeddings": 10**6, "n_embd": 16, "n_layer": 1, "n_head": 2},
             r"describes masks and tables of \d+ GiB beside the weights; lower its positions",
         ),
     ],
