@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from torchyard.client.backend import LogLine
     from torchyard.client.diff import Comparison, Difference
     from torchyard.client.errors import InvalidJobError, JobFailedError, NotFoundError, TorchYardError
+    from torchyard.client.explanation import Explanation
     from torchyard.client.functions import JobFunction, job
     from torchyard.client.metrics import MetricsTable
     from torchyard.client.sync import Job, Sweep, diff, get_job, get_sweep, jobs, run, submit, sweep
     from torchyard.client.trials import TrialsTable
-    from torchyard.client.why import Explanation
     from torchyard.local.run import Event
 
 _HOMES = {
@@ -42,7 +42,7 @@ _HOMES = {
     "torchyard.client.metrics": ("MetricsTable",),
     "torchyard.client.sync": ("Job", "Sweep", "diff", "get_job", "get_sweep", "jobs", "run", "submit", "sweep"),
     "torchyard.client.trials": ("TrialsTable",),
-    "torchyard.client.why": ("Explanation",),
+    "torchyard.client.explanation": ("Explanation",),
     "torchyard.local.run": ("Event",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

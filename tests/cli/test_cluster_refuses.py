@@ -12,9 +12,9 @@ from tests.support.kubernetes.api_server import refused
 
 from torchyard.api.resource import read_job
 from torchyard.client.errors import TorchYardError
+from torchyard.client.explanation import explanation
 from torchyard.client.remote.jobs import job_path
 from torchyard.client.remote.session import Remote
-from torchyard.client.why import explanation
 
 
 async def asked(torchyard, answer, *words, tls=None):

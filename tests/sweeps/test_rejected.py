@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from torchyard.api.status import State
-from torchyard.client.why import explanation
+from torchyard.client.explanation import explanation
 from torchyard.local.sweeps import create_sweep, create_trial
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.decide import Create, Finish, decide

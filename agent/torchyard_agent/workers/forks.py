@@ -80,14 +80,14 @@ def fork_ahead(count: int) -> Tuple[List[Forked], Optional[Command]]:
             die_with_parent(signal.SIGKILL, launcher)
             for descriptor in {each for pipe in pipes for each in pipe} - {reading}:
                 os.close(descriptor)
-            return [], _received(reading)
+            return [], _read_command(reading)
         forks.append(Forked(pid, writing))
     for reading, _ in pipes:
         os.close(reading)
     return forks, None
 
 
-def _received(pipe: int) -> Command:
+def _read_command(pipe: int) -> Command:
     with open(pipe, "rb") as file:
         data = file.read()
     if not data:

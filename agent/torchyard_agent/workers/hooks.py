@@ -157,7 +157,7 @@ def write_failure(kind: Type[BaseException], error: BaseException, trace: Option
         "parent": os.getppid(),
         "started": _started,
         "exception": name,
-        "message": _told(error),
+        "message": _shortened_message(error),
         "traceback": ends("".join(traceback.format_exception(kind, error, trace)), 8000),
         "time": time.time(),
     }
@@ -167,7 +167,7 @@ def write_failure(kind: Type[BaseException], error: BaseException, trace: Option
         return
 
 
-def _told(error: BaseException) -> str:
+def _shortened_message(error: BaseException) -> str:
     """Return the beginning of a message; of one that quotes a traceback the end, where the quoted exception is."""
     text = _message(error)
     if "Traceback (most recent call last):" not in text:

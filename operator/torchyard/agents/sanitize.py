@@ -70,7 +70,7 @@ def report(raw: object) -> RankReport | None:
         throughput=numbers(raw.get("throughput")),
         checkpoint=checkpoint(raw.get("checkpoint")),
         batch=batch(raw.get("batch")),
-        warnings=_texts(raw.get("warnings"), MAX_WARNINGS),
+        warnings=_lines(raw.get("warnings"), MAX_WARNINGS),
         artifacts=artifacts(raw.get("artifacts")),
     )
 
@@ -132,7 +132,7 @@ def gpu(raw: object) -> GpuReport | None:
 
 def notices(raw: Iterable[object]) -> tuple[str, ...]:
     """Return the notices of the agent."""
-    return _texts(list(raw), MAX_NOTICES)
+    return _lines(list(raw), MAX_NOTICES)
 
 
 def _fields(raw: dict[Any, Any], type_: type[S], without: tuple[str, ...]) -> S:
@@ -142,7 +142,7 @@ def _fields(raw: dict[Any, Any], type_: type[S], without: tuple[str, ...]) -> S:
         for name, encoded, _ in _table(type_)
         if name not in without and (value := raw.get(encoded)) is not None
     }
-    if all(map(_plain, known.values())):
+    if all(map(_is_number_or_flag, known.values())):
         # Well-formed input is converted at once: the other path costs ten times as much.
         with contextlib.suppress(msgspec.ValidationError):
             return msgspec.convert(known, type_)
@@ -161,7 +161,7 @@ def _table(type_: type[Struct]) -> tuple[tuple[str, str, Any], ...]:
     return tuple((field.name, field.encode_name, field.type) for field in msgspec.structs.fields(type_))
 
 
-def _plain(value: object) -> bool:
+def _is_number_or_flag(value: object) -> bool:
     return _finite(value) if isinstance(value, int | float) and not isinstance(value, bool) else isinstance(value, bool)
 
 
@@ -203,7 +203,7 @@ def _last_lines(raw: object) -> tuple[str, ...]:
     return tuple(reversed(kept))
 
 
-def _texts(raw: object, most: int) -> tuple[str, ...]:
+def _lines(raw: object, most: int) -> tuple[str, ...]:
     return tuple(clean for text in (raw[:most] if isinstance(raw, list) else []) if (clean := line(text)))
 
 

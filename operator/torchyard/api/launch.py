@@ -184,7 +184,7 @@ def trainer_config(job: TrainingJob, checkpoints_of: Callable[[str], str]) -> di
     spec = resolved(job.spec)
     checkpoint = {name: value for name, value in spec["checkpoint"].items() if name != "volume"}
     for field in ("resumeFrom", "initFrom"):
-        checkpoint[field] = _place(checkpoint[field], checkpoints_of)
+        checkpoint[field] = _checkpoint_path(checkpoint[field], checkpoints_of)
     interval = checkpoint["interval"]
     if interval is not None:
         checkpoint["interval"] = {unit: count for unit, count in interval.items() if count is not None}
@@ -227,7 +227,7 @@ def _health(health: Health) -> dict[str, Any]:
     return {"nonFinite": health.non_finite, **limit}
 
 
-def _place(wanted: str | None, checkpoints_of: Callable[[str], str]) -> str | None:
+def _checkpoint_path(wanted: str | None, checkpoints_of: Callable[[str], str]) -> str | None:
     """Turn `cvrp` or `cvrp/best` into a path; a path is one already."""
     if wanted is None or wanted.startswith("/"):
         return wanted

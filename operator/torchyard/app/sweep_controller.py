@@ -152,7 +152,7 @@ class SweepController:
             except (MissingLibraryError, SamplerError, NameTakenError, Rejected, ValueError) as error:
                 return error
             if not isinstance(action, Finish):
-                _decisions.info("%s/%s: %s", *sweep.key, _told(sweep, action))
+                _decisions.info("%s/%s: %s", *sweep.key, _log_line(sweep, action))
             self._report_write(sweep, action, trials)
         return None
 
@@ -255,7 +255,7 @@ class SweepController:
 _VERBS = {"Create": "created", "Promote": "continued", "Stop": "stopped", "Resume": "resumed", "Suspend": "suspended"}
 
 
-def _told(sweep: TrainingSweep, action: Create | Promote | Stop | Resume | Suspend) -> str:
+def _log_line(sweep: TrainingSweep, action: Create | Promote | Stop | Resume | Suspend) -> str:
     """Return the line of the log for a write that was made."""
     of = f", unit {action.unit.number}" if isinstance(action, Create | Promote) else ""
     return f"{_VERBS[type(action).__name__]} trial {trial_name(sweep.metadata.name, action.number)}{of}"

@@ -12,9 +12,9 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from torchyard.api.resource import TrainingJob
     from torchyard.client.artifacts import Allowance, Artifact
-    from torchyard.client.inside import Inside
+    from torchyard.client.explanation import Explanation
+    from torchyard.client.job_details import JobDetails
     from torchyard.client.ranks import RankStacks
-    from torchyard.client.why import Explanation
     from torchyard.local.run import Event
 
 Document = dict[str, Any]
@@ -90,7 +90,7 @@ class Backend(Protocol):
     async def get(self, name: str) -> Kept:
         """Return a job."""
 
-    async def inspect(self, name: str) -> "tuple[Kept, Inside]":
+    async def inspect(self, name: str) -> "tuple[Kept, JobDetails]":
         """Return a job with the newest figures that can be had, and what is known besides its object."""
 
     async def jobs(self, *, everywhere: bool = False) -> list[Kept | Unreadable]:

@@ -9,13 +9,13 @@ from pathlib import Path
 from torchyard.client.artifacts import Allowance, Artifact
 from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.errors import TorchYardError
-from torchyard.client.inside import Inside
+from torchyard.client.explanation import Explanation, explanation
+from torchyard.client.job_details import JobDetails
 from torchyard.client.ranks import RankStacks
 from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
 from torchyard.client.remote import logs, profile, stacks, watch
 from torchyard.client.remote.session import Remote, translated
-from torchyard.client.why import Explanation, explanation
 from torchyard.kubernetes.client.errors import AlreadyExists
 from torchyard.local.run import Event
 
@@ -33,10 +33,10 @@ class ClusterBackend:
         """Return a job."""
         return _kept(await remote_jobs.get(self.remote, name))
 
-    async def inspect(self, name: str) -> tuple[Kept, Inside]:
+    async def inspect(self, name: str) -> tuple[Kept, JobDetails]:
         """Return a job and its pods."""
         kept = await self.get(name)
-        return kept, Inside(pods=await remote_jobs.pods(self.remote, kept.job))
+        return kept, JobDetails(pods=await remote_jobs.pods(self.remote, kept.job))
 
     async def jobs(self, *, everywhere: bool = False) -> list[Kept | Unreadable]:
         """Return the jobs of the namespace, or of all, newest first."""

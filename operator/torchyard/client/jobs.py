@@ -15,11 +15,11 @@ from torchyard.client.artifacts import MAX_SIZE, Artifact, bring
 from torchyard.client.backend import Away, Backend, Kept, LogLine, Unreadable, logged
 from torchyard.client.diff import Comparison, compare, sides
 from torchyard.client.errors import JobFailedError, NotFoundError, TorchYardError
+from torchyard.client.explanation import Explanation, last_lines
 from torchyard.client.location import HERE, Location, location_of, opened
 from torchyard.client.metrics import FILE, MetricsTable, table_of
 from torchyard.client.metrics import MAX_SIZE as MAX_METRICS
 from torchyard.client.request import Arguments, Target, requested
-from torchyard.client.why import Explanation, last_lines
 from torchyard.local.run import Event
 from torchyard.local.runs import run_folder
 

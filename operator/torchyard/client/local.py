@@ -22,9 +22,9 @@ from torchyard.local.sweeps import is_sweep
 
 if TYPE_CHECKING:
     from torchyard.client.artifacts import Allowance, Artifact
-    from torchyard.client.inside import Inside, PodProcesses
+    from torchyard.client.explanation import Explanation
+    from torchyard.client.job_details import JobDetails, PodProcesses
     from torchyard.client.ranks import RankStacks
-    from torchyard.client.why import Explanation
 
 LOOK_SECONDS = 1.0
 LOG_SECONDS = 0.25
@@ -45,9 +45,9 @@ class LocalBackend:
         """Return a run."""
         return kept(load(find(name)))
 
-    async def inspect(self, name: str) -> "tuple[Kept, Inside]":
+    async def inspect(self, name: str) -> "tuple[Kept, JobDetails]":
         """Return a run with what its workers reported last, and its processes."""
-        from torchyard.client.inside import Inside, Processes
+        from torchyard.client.job_details import JobDetails, Processes
         from torchyard.client.ranks import freshen, ranks_of, read_reports
 
         run = load(find(name))
@@ -55,7 +55,7 @@ class LocalBackend:
         reports = read_reports(run.folder.pods, run.job.status.round) if going_on else []
         processes = Processes(is_controlled(run.folder), living_processes(run.folder.pods) if going_on else [])
         fresh = kept(run._replace(job=freshen(run.job, reports)))
-        return fresh, Inside(ranks_of(reports), run.folder.path, processes)
+        return fresh, JobDetails(ranks_of(reports), run.folder.path, processes)
 
     async def jobs(self, *, everywhere: bool = False) -> list[Kept | Unreadable]:  # noqa: ARG002 -- no namespaces here
         """Return the runs, newest first, then those that are damaged; one whose TTL is over is deleted."""
@@ -134,7 +134,7 @@ class LocalBackend:
 
     async def explain(self, name: str) -> "Explanation":
         """Return why a run is where it is."""
-        from torchyard.client.why import explanation
+        from torchyard.client.explanation import explanation
 
         folder = find(name)
         return explanation(load(folder).job, [], events(folder), f"on {self.where}", self.flags, time.time())
@@ -285,7 +285,7 @@ class _Workers(Struct, frozen=True):
 
 def living_processes(pods: Path) -> "list[PodProcesses]":
     """Return the pods whose agents live, with the workers of each."""
-    from torchyard.client.inside import PodProcesses
+    from torchyard.client.job_details import PodProcesses
 
     found = []
     for file in sorted(pods.glob("*/process.json")):

@@ -11,11 +11,11 @@ from torchyard.client import sweeps
 from torchyard.client.artifacts import MAX_SIZE, Artifact
 from torchyard.client.backend import LogLine
 from torchyard.client.diff import Comparison
+from torchyard.client.explanation import Explanation
 from torchyard.client.metrics import MetricsTable
 from torchyard.client.portal import PORTAL
 from torchyard.client.request import Arguments, Target
 from torchyard.client.trials import TrialsTable
-from torchyard.client.why import Explanation
 from torchyard.local.run import Event
 from torchyard.sweeps.resource import TrainingSweep
 

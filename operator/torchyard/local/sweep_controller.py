@@ -137,7 +137,7 @@ class _Sweep:
         def seen(job: TrainingJob, _events: list[Event]) -> None:
             before, self.jobs[number] = self.jobs.get(number), job
             self.on_change(self.jobs)
-            if before is None or _facts(before) != _facts(job):
+            if before is None or _decisive_fields(before) != _decisive_fields(job):
                 self.changed.set()
 
         folder = run_folder(trial_name(self.sweep.metadata.name, number))
@@ -160,5 +160,5 @@ class _Sweep:
         return limit is not None and time.time() >= created + limit
 
 
-def _facts(job: TrainingJob) -> object:
+def _decisive_fields(job: TrainingJob) -> object:
     return job.status.state, job.spec.suspend, job.status.metrics

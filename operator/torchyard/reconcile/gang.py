@@ -53,7 +53,7 @@ def keep_gang(seen: Observed) -> GangPlan:
     wanted, held = seen.size, seen.active
     members = status.rendezvous.members
     deletes = [
-        _delete(view, pod, view.job.spec.grace_period, _why(view, status, pod, wanted, held))
+        _delete(view, pod, view.job.spec.grace_period, _deletion_reason(view, status, pod, wanted, held))
         for pod in _ordered(view.pods)
         if _deletable(view, pod)
         and held.get(pod.index if pod.index < wanted else -1) is not pod
@@ -179,7 +179,7 @@ def _expendable(pod: Pod, status: TrainingJobStatus) -> bool:
     return not (status.rendezvous.open and pod.uid in status.rendezvous.members)
 
 
-def _why(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: Mapping[int, Pod]) -> str:
+def _deletion_reason(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: Mapping[int, Pod]) -> str:
     if is_ahead(view, status, pod):
         return "it knows a round that is not in the status"
     if pod.index >= wanted:

@@ -33,10 +33,10 @@ def shown(value: Any) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that was most likely meant; case and underscores do not matter."""
-    plain = {_plain(candidate): candidate for candidate in known}
-    found = difflib.get_close_matches(_plain(word)[:100], plain, n=1, cutoff=0.7)
+    plain = {_normalized(candidate): candidate for candidate in known}
+    found = difflib.get_close_matches(_normalized(word)[:100], plain, n=1, cutoff=0.7)
     return plain[found[0]] if found else None
 
 
-def _plain(word: str) -> str:
+def _normalized(word: str) -> str:
     return word.lower().replace("_", "").replace("-", "")

@@ -33,7 +33,7 @@ def _weight(text: str) -> str:
     return f"(size(bytes({text})) == size({text}) ? size({text}) : 4 * size({text}))"
 
 
-def _texts(field: str) -> Rule:
+def _size_rule(field: str) -> Rule:
     return Rule(
         scope="",
         field=field,
@@ -50,8 +50,8 @@ def _params_fit(trainer: Trainer) -> bool:
 
 
 SIZE: tuple[Rule, ...] = (
-    _texts("command"),
-    _texts("args"),
+    _size_rule("command"),
+    _size_rule("args"),
     Rule(
         scope="",
         field="env",

@@ -19,7 +19,7 @@ from torchyard.cli.views.snapshot import Snapshot, learned, record
 from torchyard.cli.views.terminal import drawn, is_live
 from torchyard.client.backend import Away, Backend, LogLine
 from torchyard.client.errors import TorchYardError
-from torchyard.client.why import last_lines
+from torchyard.client.explanation import last_lines
 from torchyard.local.run import Event
 
 LOOK_SECONDS = 1.0

@@ -90,7 +90,7 @@ class Watching:
         """Control and show the run until it is over."""
         from torchyard.local.controller import run_job
 
-        async with drawn(self._picture):
+        async with drawn(self._snapshot):
             with self._signals():
                 job = await run_job(self.folder, on_change=self._changed, stop=self.stop, kill=self.kill)
             self._changed(job, [])
@@ -100,7 +100,7 @@ class Watching:
         self.job = job
         self.events.extend(events)
 
-    def _picture(self) -> Snapshot | None:
+    def _snapshot(self) -> Snapshot | None:
         """The run now; None before anything is known of it."""
         if self.job is None:
             return None

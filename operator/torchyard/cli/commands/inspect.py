@@ -12,7 +12,7 @@ from torchyard.cli.output import Format, emit, say
 
 if TYPE_CHECKING:
     from torchyard.client.backend import Backend, Kept
-    from torchyard.client.inside import Inside
+    from torchyard.client.job_details import JobDetails
 
 
 Form = Literal["json", "yaml", "wide"]
@@ -83,12 +83,12 @@ def status(name: str, context: str | None, namespace: str | None, output: Format
     from torchyard.cli.output import console
     from torchyard.cli.views.show import render
 
-    async def inspected(backend: "Backend") -> tuple["Kept", "Inside", str]:
+    async def inspected(backend: "Backend") -> tuple["Kept", "JobDetails", str]:
         return *await backend.inspect(name), backend.flags
 
-    kept, inside, flags = ask(inspected, name, context, namespace)
+    kept, details, flags = ask(inspected, name, context, namespace)
     terminal = console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    terminal.print(render(kept, inside, time.time(), flags))
+    terminal.print(render(kept, details, time.time(), flags))
     return SUCCEEDED
 
 

@@ -9,7 +9,7 @@ from torchyard.api.status import State
 from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
 from torchyard.cli.views.snapshot import learned
 from torchyard.client.artifacts import EXPORT, Artifact, artifacts_of
-from torchyard.client.why import last_lines
+from torchyard.client.explanation import last_lines
 from torchyard.local.run import RunFolder
 
 MAX_WRITTEN = 8
@@ -31,7 +31,7 @@ def outcome_of(job: TrainingJob, folder: RunFolder) -> list[str]:
     """Lines for stderr after the view is closed."""
     name, state = job.metadata.name, job.status.state
     if state == State.SUCCEEDED:
-        made = sorted(artifacts_of(folder.checkpoints), key=lambda one: (_place(one), one.path))
+        made = sorted(artifacts_of(folder.checkpoints), key=lambda one: (_rank(one), one.path))
         following = f"torchyard fetch {name} {made[0].path}" if made else f"torchyard logs {name}"
         return [learned(job), *written(made, folder.checkpoints), f"next: {following}"]
     if state == State.SUSPENDED:
@@ -49,7 +49,7 @@ def outcome_of(job: TrainingJob, folder: RunFolder) -> list[str]:
     return [f"{name} is not controlled any more; `torchyard resume {name}` goes on"]
 
 
-def _place(one: Artifact) -> int:
+def _rank(one: Artifact) -> int:
     """Return how early something is named: what was made for others first, what only a resumed run reads last."""
     if one.path.startswith(f"{EXPORT}/"):
         return 0 if one.path.endswith("/web") else 1

@@ -15,35 +15,35 @@ from torchyard.api.status import Attempt, Phase, State
 from torchyard.cli.views.live import STATE_STYLES
 from torchyard.cli.views.snapshot import age, headline, interrupted, progress_words, state_word
 from torchyard.client.backend import Kept
-from torchyard.client.inside import Inside, Processes
+from torchyard.client.explanation import cause_words, last_lines, next_command
+from torchyard.client.job_details import JobDetails, Processes
 from torchyard.client.ranks import Rank
-from torchyard.client.why import cause_words, last_lines, next_command
 from torchyard.reconcile.observed import Pod
 
 MAX_PODS = 16  # of this machine, with the process of every rank
 MAX_CLUSTER_PODS = 32
 
 
-def render(kept: Kept, inside: Inside, now: float, flags: str = "") -> RenderableType:
+def render(kept: Kept, details: JobDetails, now: float, flags: str = "") -> RenderableType:
     """State and sentence, progress, rounds, last lines of the failing rank, where things are, what to type next."""
     job = kept.job
-    training = any(pod.workers for pod in inside.processes.pods)
+    training = any(pod.workers for pod in details.processes.pods)
     sentence = detached_sentence(job, training) if kept.detached else ""
     parts: list[RenderableType] = [
         head(job, kept.controlled, now, sentence, flags=flags),
         Text(),
-        facts(job, kept.controlled, inside.ranks, now),
+        facts(job, kept.controlled, details.ranks, now),
     ]
     if any(attempt.reason or attempt.cause for attempt in job.status.attempts):
         parts += [Text(), attempts(job.status.attempts)]
     said = last_lines(job) if job.status.state != State.SUCCEEDED else []
     if said:
         parts += [Text(), Text(said[0], style="dim"), *map(Text, said[1:])]
-    if inside.folder is not None:
-        parts += [Text(), places(inside.folder, inside.processes)]
+    if details.folder is not None:
+        parts += [Text(), places(details.folder, details.processes)]
         following = next_command_here(job, kept.controlled)
     else:
-        parts += [Text(), pods_table(inside.pods, now)] if inside.pods else []
+        parts += [Text(), pods_table(details.pods, now)] if details.pods else []
         following = next_command(job, flags)
     return Group(*parts, Text(), Text.assemble(("next: ", "dim"), (following, "bold")))
 

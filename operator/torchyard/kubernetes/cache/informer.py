@@ -233,9 +233,9 @@ class Informer(Generic[T, S]):
             params["labelSelector"] = self.selector
         async with contextlib.aclosing(self._api.stream(self.path, params)) as lines:  # type: ignore[type-var]
             async for line in lines:
-                self._hear(line)
+                self._read_line(line)
 
-    def _hear(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         """Take in one line of a watch."""
         try:
             event = self._event.decode(line)

@@ -340,7 +340,7 @@ class InvalidJobs:
             return
         try:
             there = json.loads(await self._api.request("GET", job_path(key))).get("status")
-            after = _told(there if isinstance(there, dict) else {}, status)
+            after = _stalled_status(there if isinstance(there, dict) else {}, status)
             if after == there:
                 return
             await replace_status(self._api, job.metadata, {**after, "lastUpdateTime": rfc3339(now)})
@@ -356,7 +356,7 @@ class InvalidJobs:
             _log.warning("%s/%s is invalid: %s", *key, job.problem)
 
 
-def _told(there: Document, status: TrainingJobStatus) -> Document:
+def _stalled_status(there: Document, status: TrainingJobStatus) -> Document:
     """The status as it is there, saying that the job is stalled.
 
     Its other fields are kept: another version of the operator may be able to read them.

@@ -78,7 +78,7 @@ def read(pod: KubePod) -> PodRecord | None:
     owner = pod.metadata.controller
     if owner is None or not owner.is_job() or not pod.metadata.uid:
         return None
-    place = _place(pod.metadata.name, owner.name)
+    place = _incarnation_and_index(pod.metadata.name, owner.name)
     if place is None:
         return None
     container = next((each for each in pod.spec.containers if each.name == names.TRAINER), None)
@@ -198,7 +198,7 @@ def _placed(pod: KubePod) -> float | None:
     return _time(scheduled.last_transition_time) if scheduled is not None else None
 
 
-def _place(name: str, job_name: str) -> tuple[int, int] | None:
+def _incarnation_and_index(name: str, job_name: str) -> tuple[int, int] | None:
     rest = name.removeprefix(f"{job_name}-")
     incarnation, _, index = rest.partition("-")
     if rest == name or not (incarnation.isdecimal() and index.isdecimal() and name.isascii()):

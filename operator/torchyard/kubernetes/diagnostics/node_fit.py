@@ -73,10 +73,10 @@ def _absent(nodes: Sequence[Node], asked: Demands) -> str:
     """The demands that no node at all meets, else all of them: each is met somewhere, but nowhere together."""
     parts = [(f"{key}={value}", _has_label(nodes, key, value)) for key, value in asked.labels.items()]
     if len(asked.terms) == 1:
-        parts += [(_words(each), any(_holds(node, each) for node in nodes)) for each in asked.terms[0]]
+        parts += [(_expression_text(each), any(_holds(node, each) for node in nodes)) for each in asked.terms[0]]
     elif asked.terms:
         met = any(_any_term(node, asked) for node in nodes)
-        parts.append((" or ".join(" and ".join(map(_words, term)) for term in asked.terms), met))
+        parts.append((" or ".join(" and ".join(map(_expression_text, term)) for term in asked.terms), met))
     missing = [text for text, met in parts if not met]
     named = ", ".join((missing or [text for text, _ in parts])[:MAX_NAMED])
     return f"no node has {named}" if missing else f"no node has all of {named}"
@@ -140,7 +140,7 @@ def _text(taint: Taint) -> str:
     return f"{taint.key}={taint.value}" if taint.value else taint.key
 
 
-def _words(expression: Expression) -> str:
+def _expression_text(expression: Expression) -> str:
     values = list(expression.values or ())
     if expression.operator in {"Gt", "Lt"} and values:
         return f"{expression.key} {'>' if expression.operator == 'Gt' else '<'} {values[0]}"

@@ -43,7 +43,7 @@ def reason(message: str, claims: Iterable[str] = ()) -> tuple[str, str]:
     faults = read(message)
     if not faults and "unbound immediate PersistentVolumeClaims" in message:
         return Reason.VOLUME_NOT_BOUND, ", ".join(claims) or _short(message)
-    known = [(rank, code, fault) for fault in faults if (found := _judge(fault)) for rank, code in [found]]
+    known = [(rank, code, fault) for fault in faults if (found := _priority_and_code(fault)) for rank, code in [found]]
     if not known:
         return Reason.UNSCHEDULABLE, _short(message)
     rank, code, _ = max(known, key=lambda each: each[0])
@@ -61,7 +61,7 @@ def read(message: str) -> list[Fault]:
     return [Fault(int(each["count"]), each["what"].strip().rstrip(".")) for each in _FAULT.finditer(sentence["faults"])]
 
 
-def _judge(fault: Fault) -> tuple[int, str] | None:
+def _priority_and_code(fault: Fault) -> tuple[int, str] | None:
     """How late in the scheduler's row of tests this one stands, and its code."""
     what = fault.what
     if "volume" in what.lower():

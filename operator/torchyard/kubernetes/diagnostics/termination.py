@@ -67,7 +67,7 @@ class _Failure(Struct, frozen=True):
     message: str | None = None
 
 
-class _Words(Struct, frozen=True):
+class _AgentMessage(Struct, frozen=True):
     """The agent's termination message."""
 
     code: int
@@ -151,12 +151,12 @@ def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
         return Reason.OOM_KILLED, f"limit {memory}" if memory else "no limit was set, the node ran out of memory"
     if ended.reason in _CANNOT_START:
         return not_started(pod, names.TRAINER, ended.message)
-    words = _words(ended.message)
+    words = _agent_message(ended.message)
     if words is not None:
         failure = words.failure or _Failure()
         return "", _short(": ".join(filter(None, (failure.exception, failure.message))))
     if _is_plain(pod):  # what ended are the workers themselves
-        return (Reason.WORKER_FAILED if 0 < ended.exit_code < 128 else ""), _told(ended.message)
+        return (Reason.WORKER_FAILED if 0 < ended.exit_code < 128 else ""), _telling_line(ended.message)
     # An agent that ends by itself leaves its words; signals come from outside, and known codes speak for themselves.
     if ended.exit_code > 128:
         return "", _short(f"its container was ended by signal {ended.exit_code - 128}{_in_words(ended.message)}")
@@ -179,9 +179,9 @@ def _terminated(statuses: tuple[ContainerStatus, ...] | None, name: str) -> Term
     return next((each.state.terminated for each in statuses or () if each.name == name), None)
 
 
-def _words(message: str) -> _Words | None:
+def _agent_message(message: str) -> _AgentMessage | None:
     try:
-        return msgspec.json.decode(message, type=_Words)
+        return msgspec.json.decode(message, type=_AgentMessage)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
 
@@ -191,7 +191,7 @@ def _last_line(message: str) -> str:
     return _short(lines[-1]) if lines else ""
 
 
-def _told(log: str) -> str:
+def _telling_line(log: str) -> str:
     """The line of a log's end that tells most: an exception, else the last one of a worker that is no ornament."""
     raised = [line for line in log.splitlines() if _RAISED.match(line) and "torch.distributed.elastic" not in line]
     own = [line for line in _of_workers(log).splitlines() if any(map(str.isalnum, line))]

@@ -182,7 +182,7 @@ class Controller:
             return "refused"
         except Refused as error:
             self._queue.succeed(key)
-            self._queue.add_after(key, self._refused(key, error))
+            self._queue.add_after(key, self._note_refusal(key, error))
             if error.reason == Reason.FORBIDDEN:  # people who can grant the right read the log, not the job
                 self._say_once(key, str(error))
             return "refused"
@@ -216,7 +216,7 @@ class Controller:
             message = f"The status is out of date, it cannot be written: {say(error.reason, error.message)}"[:1024]
             await self._cluster.emit_event(job, EmitEvent(type="Warning", reason=error.reason, message=message))
 
-    def _refused(self, key: Key, error: Refused) -> float:
+    def _note_refusal(self, key: Key, error: Refused) -> float:
         """Store the refusal for the next plan; return the seconds until that is due."""
         job = self._cluster.job(key)
         return self._refusals.note(job, error) if job is not None else 0.0

@@ -33,7 +33,7 @@ def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -
         status,
         conditions=[
             _condition(status, earlier.get(kind), now, generation, kind, holds=holds, reason=reason)
-            for kind, (holds, reason) in _facts(status).items()
+            for kind, (holds, reason) in _values(status).items()
         ],
     )
 
@@ -58,7 +58,7 @@ def stalled(
     return replace(complete, observed_generation=observed, conditions=conditions)
 
 
-def _facts(status: TrainingJobStatus) -> dict[str, tuple[bool, Reason]]:
+def _values(status: TrainingJobStatus) -> dict[str, tuple[bool, Reason]]:
     state = status.state
     idle = state.at_rest or state is State.TERMINATING
     ready = status.nodes.desired > 0 and status.nodes.ready >= status.nodes.desired and not idle

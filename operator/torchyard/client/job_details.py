@@ -23,8 +23,8 @@ class Processes(NamedTuple):
     pods: Sequence[PodProcesses]
 
 
-class Inside(NamedTuple):
-    """The inside of a job; `folder` is that of a run of this machine."""
+class JobDetails(NamedTuple):
+    """What is known of a job besides its object; `folder` is that of a run of this machine."""
 
     ranks: tuple[Rank, ...] = ()
     folder: Path | None = None

@@ -1,4 +1,4 @@
-"""What the api writes is what the other rooms read: the trainer's config, its exit codes, the agent's environment."""
+"""The api writes what the other programs read: the trainer's config, its exit codes, the agent's environment."""
 
 import json
 from pathlib import Path
