@@ -33,7 +33,10 @@ WORDS = {
     r"shall": "must, should, or the present tense",
 }
 # A docstring begins with a verb that says what happens.
-OPENINGS = {r"(Give|Tell|Say|Let|Make of)s?\b": "Return, Write, Print, Raise, Send"}
+OPENING = "Return, Write, Print, Raise, Send"
+OPENINGS = {r"(Give|Tell|Say|Let|Make of)s?\b": OPENING}
+# A function of the operator or the agent is no noun; a property, a class and a test are.
+NOUNS = r"(An?|The|Every|Each|One|All|Whether|What|Where|How|Why|When|Who|Seconds|Bytes|It|Its|Of)\b"
 # Former names of modules, classes and functions, and the terms of the glossary that replaced them. In trainers some of
 # these words mean what they say.
 MODULES = {
@@ -53,6 +56,9 @@ DEFINITIONS = {
     "let_go": "release_gang", "place": "stack_location, location_options",
     "received": "parse_job", "seats": "active_pods", "verdict": "find_hung_rank, final_reason",
 }  # fmt: skip
+
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def main() -> int:
@@ -78,11 +84,8 @@ def findings(path: Path) -> Iterator[str]:
     if renamed and (instead := MODULES.get(path.stem)):
         yield f"{where}:1: a module named {path.stem!r}: {instead}"
     for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if renamed and node.name in DEFINITIONS:
-                yield f"{where}:{node.lineno}: the name {node.name!r}: {DEFINITIONS[node.name]}"
-            if node.name.startswith("test_"):
-                yield from _rejected(node.name.replace("_", " "), where, node.lineno)
+        if isinstance(node, Definition):
+            yield from _of_definition(node, where, renamed=renamed)
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
         if id(node) in texts or not support:
@@ -94,6 +97,23 @@ def findings(path: Path) -> Iterator[str]:
 
 def _is_skipped(path: Path) -> bool:
     return path.is_relative_to(ROOT) and any(path.is_relative_to(ROOT / each) for each in SKIPPED)
+
+
+def _of_definition(node: Definition, where: Path, *, renamed: bool) -> Iterator[str]:
+    if renamed and node.name in DEFINITIONS:
+        yield f"{where}:{node.lineno}: the name {node.name!r}: {DEFINITIONS[node.name]}"
+    if renamed and (first := _noun(node)):
+        yield f"{where}:{node.lineno}: a docstring of a function that begins with {first!r}: {OPENING}"
+    if node.name.startswith("test_"):
+        yield from _rejected(node.name.replace("_", " "), where, node.lineno)
+
+
+def _noun(node: Definition) -> str:
+    """Return the first word of a function's docstring if it is no verb; empty: it is one, or there is no docstring."""
+    if isinstance(node, ast.ClassDef) or any("property" in ast.unparse(each) for each in node.decorator_list):
+        return ""
+    match = re.match(NOUNS, ast.get_docstring(node) or "")
+    return match[0] if match else ""
 
 
 def _rejected(text: str, where: Path, first: int) -> Iterator[str]:

@@ -58,7 +58,7 @@ def _enter_working_folder(env: Mapping[str, str]) -> None:
 
 
 def _make_checkpoint_folder(env: Mapping[str, str]) -> None:
-    """A program may save there without asking first; where that cannot be, it says so itself when it saves."""
+    """Create the checkpoint folder, where programs may save; if it cannot be created, their save fails and says so."""
     folder = env.get("TORCHYARD_CHECKPOINT_DIR")
     if folder:
         try:

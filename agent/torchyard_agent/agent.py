@@ -255,7 +255,7 @@ class Agent:
         self._published = news
 
     def status(self) -> Dict[str, Any]:
-        """The answer to `/status`; called from the HTTP thread."""
+        """Return the answer to `/status`; called from the HTTP thread."""
         return {
             **self._document(),
             "instance": self.instance,
@@ -268,7 +268,7 @@ class Agent:
         }
 
     def _progress(self, body: Any) -> None:
-        """A progress call of rank 0, from the HTTP thread."""
+        """Take a progress call of rank 0, from the HTTP thread."""
         fields = from_kubeflow(body)
         run = self.workers.round
         if run is not None:

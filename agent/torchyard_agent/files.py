@@ -28,7 +28,7 @@ def try_write_json(path: Path, document: Dict[str, Any]) -> bool:
 
 
 def read_json(path: Path) -> Optional[Dict[str, Any]]:
-    """The object in `path`; None if it is missing, too large, not JSON or not an object."""
+    """Return the object in `path`; None if it is missing, too large, not JSON or not an object."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -39,27 +39,27 @@ def read_json(path: Path) -> Optional[Dict[str, Any]]:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether `value` is an integer of 64 bits: JSON's, and Python's, have no end."""
+    """Return whether `value` is an integer of 64 bits: JSON's, and Python's, have no end."""
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 
 def is_number(value: Any) -> bool:
-    """Whether `value` is a finite number."""
+    """Return whether `value` is a finite number."""
     return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
 def is_text(value: Any) -> bool:
-    """Whether `value` is a string."""
+    """Return whether `value` is a string."""
     return isinstance(value, str)
 
 
 def head(text: str, size: int) -> str:
-    """The beginning of `text` that fits into `size` bytes of UTF-8."""
+    """Return the beginning of `text` that fits into `size` bytes of UTF-8."""
     return text[:size].encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
 
 
 def tail(text: str, size: int) -> str:
-    """The end of `text` that fits into `size` bytes of UTF-8."""
+    """Return the end of `text` that fits into `size` bytes of UTF-8."""
     return text[-size:].encode("utf-8", "replace")[-size:].decode("utf-8", "ignore")
 
 

@@ -41,7 +41,7 @@ def install(argv: Sequence[str], env: Mapping[str, str], zipapp: Path) -> None:
 
 
 def files(env: Mapping[str, str]) -> Dict[str, str]:
-    """The files that an environment holds, by name (pure).
+    """Return the files that an environment holds, by name (pure).
 
     Raises:
         ValueError: a name leaves the folder, or a part is missing: half a script must never run.

@@ -185,7 +185,7 @@ def _patterns(text: str) -> Tuple[Pattern[str], ...]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is an address of this machine that others cannot reach."""
+    """Return whether `host` is an address of this machine that others cannot reach."""
     if host == "localhost":
         return True
     try:

@@ -11,6 +11,7 @@ def test_docstrings_messages_and_names_are_checked_but_no_comments(tmp_path):
     (tmp_path / "module.py").write_text(
         '"""Give the answer."""\n\n# whoever reads this\nTEXT = f"{1} of nobody"\nTOLD = "Give it"\n'
         "\n\nclass Wakeup: ...\n"
+        '\n\ndef size():\n    """The size."""\n'
     )
     (tmp_path / "picture.py").touch()
     (tmp_path / "test_it.py").write_text("def test_nobody_is_heard():\n    ...\n")
@@ -23,6 +24,7 @@ def test_docstrings_messages_and_names_are_checked_but_no_comments(tmp_path):
     assert ran.returncode == 1
     assert sorted(line.split(": ")[0] for line in lines) == [
         "module.py:1",
+        "module.py:11",
         "module.py:4",
         "module.py:8",
         "page.md:3",

@@ -12,7 +12,7 @@ BODY_BYTES = 16 * 1024
 
 
 def fit(body: Dict[str, Any]) -> bytes:
-    """The body as JSON within the protocol's limit; the least needed is cut first, why a round ended only shortened.
+    """Return the body as JSON within the protocol's limit; the least needed is cut first, an end only shortened.
 
     The traceback of a failure stays here: what its reader needs of it is in `lines`.
     """

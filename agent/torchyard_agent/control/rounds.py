@@ -38,7 +38,7 @@ NOTHING = Move("nothing")
 
 
 def next_move(rounds: RoundState, command: Dict[str, Any]) -> Move:
-    """The next step towards what `command` wishes; ask again after it was made, until it is `nothing`.
+    """Return the next step towards what `command` wishes; ask again after it was made, until it is `nothing`.
 
     Raises:
         ValueError: a field of the command is missing or of the wrong kind.

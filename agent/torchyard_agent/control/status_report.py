@@ -19,7 +19,7 @@ def state(rounds: RoundState, *, leaving: bool, starting: bool) -> str:
 
 
 def news(document: Dict[str, Any]) -> Tuple[Any, ...]:
-    """What is sent at once when it differs from what was sent before."""
+    """Return the fields that are sent at once when one differs from what was sent before."""
     ended = document.get("exit") or {}
     return (
         document["state"],

@@ -76,7 +76,7 @@ class Sync:
         threading.Thread(target=self._run, name="sync", daemon=True).start()
 
     def pending_command(self) -> Tuple[Dict[str, Any], int]:
-        """The newest command and its revision."""
+        """Return the newest command and its revision."""
         with self._changed:
             return self.command, self.revision
 

@@ -14,7 +14,7 @@ UNIX = "unix:"
 
 
 def connect(url: str, ca_file: Optional[Path], seconds: float) -> http.client.HTTPConnection:
-    """A connected connection to the intake at `url`; `seconds` is its time-out.
+    """Return an open connection to the intake at `url`; `seconds` is its time-out.
 
     Raises:
         OSError: no server listens there, or one that `ca_file` does not vouch for.
@@ -27,7 +27,7 @@ def connect(url: str, ca_file: Optional[Path], seconds: float) -> http.client.HT
 
 
 def base_path(url: str) -> str:
-    """What every path at this base URL begins with."""
+    """Return what every path at this base URL begins with."""
     return "" if url.startswith(UNIX) else urlsplit(url).path.rstrip("/")
 
 

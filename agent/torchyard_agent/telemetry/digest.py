@@ -71,6 +71,6 @@ def _parse(lines: List[str]) -> tuple[List[_Frame], List[str]]:
 
 
 def _before(output: List[str]) -> List[str]:
-    """What the rank printed before its traceback."""
+    """Return what the rank printed before its traceback."""
     start = next((index for index, line in enumerate(output) if line.startswith(_START)), None)
     return [line for line in output[:start] if line.strip()] if start is not None else []

@@ -43,7 +43,7 @@ class Gpus:
         self._stop.set()
 
     def latest(self) -> List[Dict[str, Any]]:
-        """What was read last, a dictionary a GPU; what a GPU does not support is left out."""
+        """Return what was read last, a dictionary a GPU; what a GPU does not support is left out."""
         return self._latest
 
     def count(self) -> int:
@@ -75,7 +75,7 @@ class Gpus:
 
 
 def visible(gpus: List[Dict[str, Any]], names: Optional[str]) -> List[Dict[str, Any]]:
-    """The GPUs that `CUDA_VISIBLE_DEVICES` leaves to workers, by index or uuid (a prefix is enough, as for CUDA)."""
+    """Return the GPUs that `CUDA_VISIBLE_DEVICES` leaves to workers, by index or by a prefix of the uuid."""
     if names is None:
         return gpus
     wanted = [name.strip() for name in names.split(",") if name.strip()]

@@ -42,7 +42,7 @@ class HangDetector:
         self._longest: Dict[int, float] = {}
 
     def look(self, reports: Iterable[Dict[str, Any]], now: float) -> Dict[int, float]:
-        """Seconds without progress, by global rank, of the ranks that have stood still for too long.
+        """Return seconds without progress, by global rank, of the ranks that have stood still for too long.
 
         Args:
             reports: newest report of each rank that still runs.
@@ -64,7 +64,7 @@ class HangDetector:
         return {rank: still for rank, still in self._still.items() if still >= limit}
 
     def quiet(self, report: Dict[str, Any]) -> Optional[float]:
-        """Seconds without progress of the rank of a report, if that is unusually long."""
+        """Return seconds without progress of the rank of a report, if that is unusually long."""
         rank = report["rank"]
         least = QUIET_SECONDS if report.get("phase", "step") == "step" else QUIET_SECONDS_ELSEWHERE
         still = self._still.get(rank, 0.0)

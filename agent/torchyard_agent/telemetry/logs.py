@@ -112,7 +112,7 @@ class RankLog:
             self._partial = b"[%d bytes skipped] " % skipped
 
     def last(self, count: int, size: int) -> List[str]:
-        """The last `count` lines, fewer if they do not fit into `size` bytes."""
+        """Return the last `count` lines, fewer if they do not fit into `size` bytes."""
         kept: List[str] = []
         for line in list(self.lines)[: -count - 1 : -1]:
             size -= len(line.encode()) + 1

@@ -46,7 +46,7 @@ class Memory:
             self._kills, self._seen = kills, time.time()
 
     def killed_about(self, moment: float) -> bool:
-        """Whether it killed one about then (unix seconds)."""
+        """Return whether it killed one about then (unix seconds)."""
         return abs(moment - self._seen) <= _RECENT_SECONDS
 
     def describe(self) -> str:

@@ -53,7 +53,7 @@ def observed() -> Observation:
 
 
 def communicates() -> bool:
-    """Whether this process belongs to a process group, or uses something else that may connect it with others."""
+    """Return whether this process belongs to a process group, or uses another library that may connect it."""
     if any(name in sys.modules for name in _OTHER_TRANSPORTS):
         return True
     distributed: Any = sys.modules.get("torch.distributed")

@@ -48,7 +48,7 @@ _KINDS: Dict[str, Callable[[Any], bool]] = {
 
 
 def understood(raw: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-    """The fields of a report file that are of the kind they should be: any program in any language may write it.
+    """Return the fields of a report file that are of the kind they should be: any program in any language may write it.
 
     None if `round`, `rank` or `step` is not among them.
     """
@@ -76,7 +76,7 @@ def from_kubeflow(body: Any) -> Dict[str, Any]:
 
 
 def from_patterns(metrics: Dict[str, float]) -> Dict[str, Any]:
-    """Fields of a report from named groups of metric patterns."""
+    """Return the fields of a report from named groups of metric patterns."""
     return _split(metrics, _PATTERN_FIELDS)
 
 
@@ -189,7 +189,7 @@ class Reports:
         return int(self._files.get(local_rank, {}).get("step", 0))
 
     def all(self) -> List[Dict[str, Any]]:
-        """One report a local rank, in order of rank; ranks that never reported are left out."""
+        """Return one report a local rank, in order of rank; ranks that never reported are left out."""
         found = []
         for local_rank in range(self._procs):
             report = self._joined(local_rank)

@@ -55,7 +55,7 @@ def interpreter_of(kind: Union[Plain, Torchrun]) -> str:
 
 
 def torchrun_interpreter(program: str) -> str:
-    """The interpreter in the first line of the `torchrun` script, which may not be the one the agent runs on."""
+    """Return the interpreter in the first line of the `torchrun` script, which may not be the one the agent runs on."""
     path = shutil.which(program)
     if path is None:
         return sys.executable

@@ -76,7 +76,7 @@ def worker_environment(
 
 
 def zygote_environment(env: Mapping[str, str], procs: int) -> Dict[str, str]:
-    """The workers' environment with what keeps the zygote's imports from starting threads or CUDA."""
+    """Return the workers' environment with what keeps the zygote's imports from starting threads or CUDA."""
     zygote = {**dict.fromkeys(REMOVED_FROM_WORKERS, "1"), **env}
     if procs > 1:
         zygote.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does; OpenMP reads it once, when torch loads it
@@ -89,7 +89,7 @@ def _says_how_to_allocate(env: Mapping[str, str]) -> bool:
 
 
 def hooks_folder(settings: Settings) -> Path:
-    """Where `sitecustomize.py` is put."""
+    """Return the folder of `sitecustomize.py`."""
     return settings.run_dir / "hooks"
 
 

@@ -65,14 +65,14 @@ def unwrapped(found: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def is_sigkill(failure: Dict[str, Any]) -> bool:
-    """Whether SIGKILL ended the worker, or a process of its own as torch's DataLoader words it."""
+    """Return whether SIGKILL ended the worker, or a process of its own as torch's DataLoader words it."""
     return failure["code"] == 128 + signal.SIGKILL or bool(_CHILD_KILLED.search(failure["message"]))
 
 
 def record(
     *, rank: int, local_rank: int, pid: int, code: int, time: float, found: Optional[Dict[str, Any]] = None
 ) -> Dict[str, Any]:
-    """One failure in the form of the protocol. `found` is what the worker itself wrote; it wins where it speaks.
+    """Return one failure in the form of the protocol. `found` is what the worker itself wrote; it wins where it speaks.
 
     Any program may have written it: what is of the wrong kind is left out, what is long is cut.
     """
@@ -105,7 +105,7 @@ def record(
 
 
 def bounded(failure: Dict[str, Any]) -> Dict[str, Any]:
-    """The failure with its texts cut to what a request has room for: the head of each, of the traceback both ends."""
+    """Return the failure with its texts cut to fit a request: the head of each, both ends of the traceback."""
     exception, phase = failure["exception"], failure["phase"]
     return {
         **failure,
@@ -117,18 +117,18 @@ def bounded(failure: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def first_cause(failures: Iterable[Dict[str, Any]]) -> Optional[Dict[str, Any]]:
-    """The earliest failure that is not the consequence of another one; the earliest of all if every one is."""
+    """Return the earliest failure that is not the consequence of another one; the earliest of all if every one is."""
     ordered = sorted(failures, key=lambda failure: (failure["secondary"], failure["time"]))
     return ordered[0] if ordered else None
 
 
 def exit_code(status: int) -> int:
-    """A worker's exit status as a shell writes it: `-9` (killed by a signal) becomes 137."""
+    """Return a worker's exit status as a shell writes it: `-9` (killed by a signal) becomes 137."""
     return 128 - status if status < 0 else status
 
 
 def describe(code: int) -> str:
-    """A sentence for an exit that left no exception."""
+    """Return a sentence for an exit that left no exception."""
     if 128 < code < 128 + signal.NSIG:
         try:
             return f"killed by {signal.Signals(code - 128).name}"

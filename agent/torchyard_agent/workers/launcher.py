@@ -104,7 +104,7 @@ class Launch:
         return 0
 
     def _arguments(self) -> Any:
-        """The user's torchrun options, parsed by torchrun's parser; what the round decides replaces what they say.
+        """Return the user's torchrun options, parsed by torchrun's parser; values of the round replace theirs.
 
         Raises:
             ValueError: what the parser says is wrong with them.
@@ -303,7 +303,7 @@ def _shadowing(folder: Path) -> Optional[str]:
 
 
 def _cannot_start(args: Any) -> Optional[str]:
-    """Why the training script cannot be found; None if it can, or if only trying will tell."""
+    """Return why the training script cannot be found; None if it can, or if only trying will tell."""
     script = args.training_script
     if args.no_python:
         return None

@@ -23,7 +23,7 @@ class ReservedPort:
         self._lent: Optional[socket.socket] = None
 
     def number(self) -> int:
-        """The port held now; another one after each `lend`."""
+        """Return the port held now; another one after each `lend`."""
         if self._socket is None:
             self._socket = _bound()
         return int(self._socket.getsockname()[1])

@@ -109,7 +109,7 @@ def is_spawned(pid: int) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether `pid` still runs; a zombie does not."""
+    """Return whether `pid` still runs; a zombie does not."""
     fields = _stat(pid)
     return bool(fields) and fields[0] != "Z"
 
@@ -141,7 +141,7 @@ def reaped() -> Iterator[Tuple[int, int]]:
 
 
 def catches(pid: int, sig: int) -> bool:
-    """Whether `pid` has a handler for `sig`: sending it is then no death sentence."""
+    """Return whether `pid` has a handler for `sig`: sending it is then no death sentence."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -36,7 +36,7 @@ _SIGNALS = 128  # exit codes above it are those of signals
 
 
 def round_spec(settings: Settings, command: Dict[str, Any], kind: Any, procs: int, unset: List[str]) -> Dict[str, Any]:
-    """The round of a `run` command, complete for the launcher. `env` holds strings only.
+    """Return the round of a `run` command, complete for the launcher. `env` holds strings only.
 
     Raises:
         ValueError: a field is missing or of the wrong kind.
@@ -171,7 +171,7 @@ class RoundRun:
                 self._curves.add(self._axis.of_report(report))
 
     def newest_reports(self) -> List[Dict[str, Any]]:
-        """The newest report of each local rank, and of each that stands still unusually long, for how long."""
+        """Return the newest report of each local rank, and of each that stands still unusually long, for how long."""
         reports = self.reports.all()
         quiet = [self.standstill.quiet(report) for report in reports]
         return [report if still is None else {**report, "stillSeconds": still} for report, still in zip(reports, quiet)]
@@ -208,15 +208,15 @@ class RoundRun:
         return any(report.get("saves") for report in self.reports.all())
 
     def saved(self) -> bool:
-        """Whether every local rank has answered a request to save."""
+        """Return whether every local rank has answered a request to save."""
         return self.preempted and all((self.settings.run_dir / f"saved.{rank}").exists() for rank in self.ranks)
 
     def still_leaving(self) -> bool:
-        """Whether ranks that have saved are still on their own way out."""
+        """Return whether ranks that have saved are still on their own way out."""
         return any(is_alive(pid) for pid in self.workers().values())
 
     def hangs(self, now: float) -> bool:
-        """Whether a rank has stood still for too long. Its stacks are in its log then, and the finding in `hung`."""
+        """Return whether a rank made no progress for too long; then its log has the stacks, `hung` the finding."""
         if now < self._next_look or self.save_deadline is not None or self.kill_deadline is not None:
             return False
         self._next_look = now + _LOOK_SECONDS
@@ -246,7 +246,7 @@ class RoundRun:
         return f"the launcher ended before the workers did: {failure.describe(code)}"
 
     def ended(self, status: int) -> Dict[str, Any]:
-        """How the round ended here: `exit` of the protocol. `status` is the launcher's, negative for a signal.
+        """Return how the round ended here: `exit` of the protocol. `status` is the launcher's, negative for a signal.
 
         Call `follow(last=True)` before.
         """
@@ -299,7 +299,7 @@ class RoundRun:
         return marker is not None and not marker.exists()
 
     def _own_record(self, code: int, message: str) -> Dict[str, Any]:
-        """A failure that no worker could tell of."""
+        """Return a failure that no worker could report."""
         found = {"message": message}
         return failure.record(
             rank=self.ranks[0], local_rank=0, pid=self.launcher, code=code, time=time.time(), found=found
@@ -335,7 +335,7 @@ class RoundRun:
         return failure.bounded({**cause, **{name: value for name, value in known.items() if value is not None}})
 
     def _crash(self, cause: Dict[str, Any]) -> Dict[str, Any]:
-        """What faulthandler wrote: into our file, or into the log if the program itself has enabled it."""
+        """Return what faulthandler wrote: into our file, or into the log if the program itself has enabled it."""
         path = self.settings.run_dir / f"crash.{cause['pid']}.txt"
         with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
             found = failure.from_crash(file.read(_CRASH_BYTES))
@@ -355,7 +355,7 @@ class RoundRun:
 
 
 def notices(run_dir: Path) -> List[str]:
-    """What the launcher and the workers of the newest round want to be known: from `notice.*.json`."""
+    """Return the notices of the launcher and the workers of the newest round, from `notice.*.json`."""
     found = (read_json(path) or {} for path in sorted(run_dir.glob("notice.*.json"))[:_NOTICES])
     texts = [text for document in found for text in document.get("notices") or () if is_text(text)]
     return [head(text, _NOTICE_BYTES) for text in dict.fromkeys(texts)][:_NOTICES]

@@ -17,7 +17,7 @@ _QUIET_SECONDS = 0.1
 
 
 def listed(run_dir: Path) -> List[Dict[str, Any]]:
-    """Where each worker of this pod stands: `rank`, `pid`, `stacks` (None: it has none to give), `at`, `waits`."""
+    """Return the position of each worker of this pod: `rank`, `pid`, `stacks` (None: not available), `at`, `waits`."""
     workers = (read_json(run_dir / "workers.json") or {}).get("pids", {})
     found = collect(run_dir)
     rows = []

@@ -112,7 +112,7 @@ class Workers:
         return False
 
     def _waits_for_record(self, run: RoundRun, now: float) -> bool:
-        """Whether a round that ended at once is not over yet, since its environment is still being recorded."""
+        """Return whether a round that ended at once is not over yet, since its environment is still being recorded."""
         if run.asked or run.preempted or not self.recording.busy:
             return False
         if self._record_deadline is None:
@@ -136,7 +136,7 @@ class Workers:
         return self.round.workers() if self.round else {}
 
     def reports(self) -> List[Dict[str, Any]]:
-        """The newest reports of the round that runs, or of the last one."""
+        """Return the newest reports of the round that runs, or of the last one."""
         return self.round.newest_reports() if self.round else self._last_reports
 
     def hear_zygote(self) -> None:

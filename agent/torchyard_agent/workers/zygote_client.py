@@ -135,11 +135,11 @@ class WarmStart:
         return self.zygote is not None and self.zygote.state == "ready"
 
     def pids(self) -> List[int]:
-        """The zygote's process id, for who must spare it."""
+        """Return the process id of the zygote, which cleaning up must spare."""
         return [] if self.zygote is None else [self.zygote.pid]
 
     def failed(self, reason: str) -> None:
-        """The zygote ended: start another one if it was only killed, give up if its imports cannot work."""
+        """Handle the end of the zygote: start another one if it was killed, give up if its imports cannot work."""
         if self.zygote is None:
             return
         logger.warning("zygote %d: %s", self.zygote.pid, reason)

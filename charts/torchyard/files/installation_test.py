@@ -15,7 +15,7 @@ SECONDS = 90
 
 
 def resource_is_served() -> str:
-    """The API server knows TrainingJobs."""
+    """Check that the API server serves TrainingJobs."""
     url = "https://kubernetes.default.svc/apis/torchyard.dev/v1alpha1"
     headers = {"Authorization": f"Bearer {(ACCOUNT / 'token').read_text()}"}
     trust = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))

@@ -32,7 +32,7 @@ _UNSET: tuple[Any, ...] = (None, [], {})
 
 
 def ignored(spec: TrainingJobSpec, backend: Backend) -> tuple[str, ...]:
-    """Fields, relative to `spec`, that are set and that this backend has no use for."""
+    """Return the fields, relative to `spec`, that are set and that this backend has no use for."""
     asked, default = resolved(spec), resolved(TrainingJobSpec())
     return tuple(
         field
@@ -42,7 +42,7 @@ def ignored(spec: TrainingJobSpec, backend: Backend) -> tuple[str, ...]:
 
 
 def on_this_machine(job: TrainingJob) -> TrainingJob:
-    """The job as this machine runs it: every gang here has an agent."""
+    """Return the job as this machine runs it: every gang here has an agent."""
     return replace(job, spec=replace(job.spec, launcher=replace(job.spec.launcher, kind="agent")))
 
 

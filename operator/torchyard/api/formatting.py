@@ -18,7 +18,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in at most two units: `45s`, `4m10s`, `3h12m`, `5d4h`."""
+    """Return a length of time in at most two units: `45s`, `4m10s`, `3h12m`, `5d4h`."""
     whole = max(0, round(seconds))
     for size, unit, smaller, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= size:
@@ -28,7 +28,7 @@ def span(seconds: float) -> str:
 
 
 def figure(value: float) -> str:
-    """A number in at most four significant digits, thousands apart."""
+    """Return a number in at most four significant digits, thousands apart."""
     if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124  NaN is the one that differs from itself
         return str(value)
     if float(value).is_integer() and abs(value) < 1e15:
@@ -48,7 +48,7 @@ _KUBECTL = re.compile(r"`kubectl (describe pod|describe pvc|logs)( [^`]*)?`")
 
 
 def clean(line: str) -> str:
-    """One line of foreign text without escape sequences and control characters.
+    """Return one line of foreign text without escape sequences and control characters.
 
     Of a line that was overwritten with carriage returns (a progress bar), what a terminal would show last.
     """
@@ -71,7 +71,7 @@ def addressed(text: str, name: str, flags: str = "") -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in binary units: `1.5 GiB`."""
+    """Return bytes in binary units: `1.5 GiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{three_digits(count)} {unit}"
@@ -88,7 +88,7 @@ def rate(per_second: float, unit: str) -> str:
 
 
 def three_digits(value: float) -> str:
-    """A number in three significant digits, without zeros that say nothing: `46.2`, `0.35`, `120`."""
+    """Return a number in three significant digits, without zeros that say nothing: `46.2`, `0.35`, `120`."""
     if value == 0 or value != value or abs(value) == float("inf"):  # noqa: PLR0124 - NaN
         return f"{value:g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -97,7 +97,7 @@ def three_digits(value: float) -> str:
 
 
 def measure(name: str, value: float) -> str:
-    """A metric with the unit that its name speaks of: `477 MiB` of memoryPeakBytes, `-13.3 %` of gapPercent."""
+    """Return a metric with the unit that its name speaks of: `477 MiB` of memoryPeakBytes, `-13.3 %` of gapPercent."""
     if name.endswith("Bytes"):
         return size(value)
     if name.endswith("Percent"):

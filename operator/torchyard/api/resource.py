@@ -238,7 +238,7 @@ RESULTS = ("successRate", "evalReturn", "evalLength", "exactMatch", "cost")
 
 
 def columns(status: TrainingJobStatus) -> Columns:
-    """The columns of a status; what is not known is empty."""
+    """Return the columns of a status; what is not known is empty."""
     progress, rate = status.progress, status.throughput.steps_per_second
     loss, reward = status.metrics.get("loss"), status.metrics.get("reward")
     running = status.state == State.RUNNING
@@ -262,5 +262,5 @@ def _result(status: TrainingJobStatus) -> str:
 
 
 def with_columns(status: TrainingJobStatus) -> TrainingJobStatus:
-    """The status with what a table shows of it."""
+    """Return the status with what a table shows of it."""
     return replace(status, columns=columns(status))

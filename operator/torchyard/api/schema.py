@@ -48,13 +48,13 @@ _KEPT = (
 
 @cache
 def spec_schema() -> Schema:
-    """Schema of `spec`; shared, do not change it."""
+    """Return the schema of `spec`; shared, do not change it."""
     return structural(described(TrainingJobSpec))
 
 
 @cache
 def status_schema() -> Schema:
-    """Schema of `status`; shared, do not change it. The operator fills the defaults in, so it has none.
+    """Return the schema of `status`; shared, do not change it. The operator fills the defaults in, so it has none.
 
     It has one owner, the operator, and is owned as a whole: a list of all its fields and their owner would be a third
     of every object (docs/decisions/0017-cost-of-status-writes.md).
@@ -179,7 +179,7 @@ def _object(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
 
 
 def _any(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
-    """A value of any type, with limits for each type."""
+    """Return a value of any type, with limits for each type."""
     below = {key: _convert(node[key], definitions) for key in ("items", "additionalProperties") if key in node}
     return {ANY: True, "nullable": True, **{key: node[key] for key in _KEPT if key in node}, **below}
 
@@ -211,7 +211,7 @@ def _default(node: Mapping[str, Any]) -> Schema:
 
 
 def _section_default(schema: Schema) -> Schema:
-    """A section that may be empty may be absent. Its default is written out: the API server judges it by the rules."""
+    """Return the default of a section that may be absent, written out: the API server applies the rules to it."""
     if "properties" not in schema or schema.get("required"):
         return {}
     fields = schema["properties"].items()

@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def is_due(ca: Path, out: Path, now: dt.datetime) -> bool:
-    """Whether a folder holds no certificate of this authority with a third of its life left."""
+    """Return whether a folder holds no certificate of this authority with a third of its life left."""
     try:
         known = (out / "ca.crt").read_bytes()
         leaf = x509.load_pem_x509_certificate((out / "tls.crt").read_bytes())

@@ -80,7 +80,7 @@ class JobWatch:
             await asyncio.sleep(random.uniform(0.5, 2.0))  # noqa: S311 -- jitter
 
     async def stuck(self) -> str:
-        """Why this process should be ended: kopf's event loop no longer turns. Empty: it does, or kopf does not run."""
+        """Return why this process should be restarted: kopf's event loop hangs; empty: it does not, or is not there."""
         if self._loop is None:
             return ""
         turned = threading.Event()
@@ -93,7 +93,7 @@ class JobWatch:
         return f"kopf: its event loop has not turned for {TURN_SECONDS:.0f} s"
 
     async def _unknown(self) -> str:
-        """Why there is nothing to watch: kopf would wait for ever for a CRD that it did not find at its start."""
+        """Return why nothing can be watched: kopf would wait for ever for a CRD that is missing at its start."""
         try:
             answer = await self._api.request("GET", f"/apis/{GROUP}/{VERSION}")
         except (NotFound, Rejected, Gone):

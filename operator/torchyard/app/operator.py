@@ -194,7 +194,7 @@ class Operator:
             _log.warning("the lease could not be renewed in time: nothing is written until it is")
 
     async def _govern(self) -> None:
-        """One term: a controller that knows nothing of former ones, for silence before it proves nothing."""
+        """Lead for one term, with a new controller: silence before it began proves nothing."""
         known = self._synced.is_set
         controller = Controller(
             self.cluster,

@@ -76,10 +76,10 @@ def site(options: Options, namespace: str) -> Site:
 
 
 def variable(flag: str) -> str:
-    """The environment variable of a flag: `--intake-port` is TORCHYARD_INTAKE_PORT."""
+    """Return the environment variable of a flag: `--intake-port` is TORCHYARD_INTAKE_PORT."""
     return "TORCHYARD_" + flag.removeprefix("--").replace("-", "_").upper()
 
 
 def environment(flag: str) -> str | None:
-    """What the environment says of a flag, None: nothing."""
+    """Return what the environment says of a flag, None: nothing."""
     return os.environ.get(variable(flag)) or None

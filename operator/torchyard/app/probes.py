@@ -111,7 +111,7 @@ class _Now(Collector):
 
 
 def resource(path: str) -> str:
-    """What a path of the API server is about: `pods`, `trainingjobs/status`; the names in it would be without end."""
+    """Return the resource of a path of the API server: `pods`, `trainingjobs/status`; names would be unbounded."""
     found = _PATH.match(path)
     if found is None:
         return "other"
@@ -121,7 +121,7 @@ def resource(path: str) -> str:
 def application(
     readiness: Readiness, registry: CollectorRegistry, stuck: Callable[[], Awaitable[str]]
 ) -> web.Application:
-    """The three pages.
+    """Return the three pages.
 
     Args:
         readiness: of `/readyz`.

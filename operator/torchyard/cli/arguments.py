@@ -77,14 +77,14 @@ def quiet(parser: argparse.ArgumentParser) -> None:
 
 
 def natural(text: str) -> int:
-    """A whole number from 0 on."""
+    """Return a whole number from 0 on."""
     if not text.isascii() or not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
     return int(text)
 
 
 def counted(text: str) -> int:
-    """A whole number from 1 on."""
+    """Return a whole number from 1 on."""
     if natural(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
     return int(text)

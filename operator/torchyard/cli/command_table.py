@@ -75,5 +75,5 @@ def _module_of(name: str) -> ModuleType:
 
 
 def dedented(text: str) -> str:
-    """A docstring without the indentation of its later lines."""
+    """Return a docstring without the indentation of its later lines."""
     return "\n".join(line.removeprefix("    ") for line in text.strip().splitlines())

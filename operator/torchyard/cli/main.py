@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def explained(error: Exception) -> TorchYardError:
-    """What a user can do about an error."""
+    """Return what a user can do about an error."""
     if isinstance(error, TorchYardError):
         return error
     if isinstance(error, OSError):
@@ -101,7 +101,7 @@ def dispatch(words: list[str]) -> int:
 
 
 def command_first(words: list[str]) -> list[str]:
-    """The same words, `-n NAMESPACE` and `--context CONTEXT` behind the command, before which kubectl takes them."""
+    """Return the words with `-n NAMESPACE` and `--context CONTEXT`, which kubectl takes in front, after the command."""
     options: list[str] = []
     while words and words[0].partition("=")[0] in {"-n", "--namespace", "--context"}:
         taken = 1 if "=" in words[0] else 2
@@ -112,7 +112,7 @@ def command_first(words: list[str]) -> list[str]:
 
 
 def overview() -> str:
-    """The text of `torchyard --help`."""
+    """Return the text of `torchyard --help`."""
     width = max(map(len, COMMANDS))
     commands = "\n".join(f"  {name:<{width}}  {command.summary}" for name, command in COMMANDS.items())
     return f"""\

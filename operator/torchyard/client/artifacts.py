@@ -147,7 +147,7 @@ async def bring(
 
 
 def inside(text: str) -> Path:
-    """A path that stays in the checkpoint folder.
+    """Return a path that stays in the checkpoint folder.
 
     Raises:
         TorchYardError: it leaves it.
@@ -176,7 +176,7 @@ def copy(root: Path, wanted: Path, to: Path, name: str) -> None:
 
 
 def there(found: list[str], name: str) -> str:
-    """What to write instead."""
+    """Return what to write instead: the names that exist."""
     return f"it has {', '.join(found)}" if found else f"it has written nothing yet: `torchyard status {name}`"
 
 

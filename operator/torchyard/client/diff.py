@@ -57,7 +57,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
         return "\n".join(_lines(self))
 
     def __bool__(self) -> bool:
-        """Whether anything differs."""
+        """Return whether anything differs."""
         return bool(self.differences)
 
 

@@ -38,7 +38,7 @@ def the_job(result: "Validation", source: str) -> TrainingJob:
 
 
 def checked(file: Path, sets: Sequence[str]) -> "Validation":
-    """What a job file holds after applying `sets`, or all that is wrong with it, also in the eyes of its trainer."""
+    """Return what a job file holds after applying `sets`, or all that it and its trainer find wrong."""
     from torchyard.api.validation.problems import Problem
     from torchyard.api.validation.validate import Validation, validate_file
     from torchyard.client.trainers import fault

@@ -220,7 +220,7 @@ class Run(NamedTuple):
 
 
 def named(name: str) -> RunFolder:
-    """The folder that a run of this name has, whether or not it exists.
+    """Return the folder that a run of this name has, whether or not it exists.
 
     Raises:
         TorchYardError: the name cannot be one of a run.
@@ -231,7 +231,7 @@ def named(name: str) -> RunFolder:
 
 
 def find(name: str) -> RunFolder:
-    """The folder of a run that exists.
+    """Return the folder of a run that exists.
 
     Raises:
         NotFoundError: there is no such run.

@@ -35,7 +35,7 @@ def run_names() -> list[str]:
 
 
 def on_cluster(name: str | None, context: str | None, namespace: str | None) -> bool:
-    """Whether a command is for the cluster: it says so, or this machine has no such run and there is a kubeconfig.
+    """Return whether a command is for the cluster: it says so, or there is a kubeconfig and no such run here.
 
     Args:
         name: of the run or job; None: all of them are meant.
@@ -49,7 +49,7 @@ def on_cluster(name: str | None, context: str | None, namespace: str | None) -> 
 
 
 def is_configured() -> bool:
-    """Whether some cluster is known here."""
+    """Return whether some cluster is known here."""
     files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     return "KUBERNETES_SERVICE_HOST" in os.environ or any(
         Path(file).expanduser().is_file() for file in files.split(os.pathsep) if file

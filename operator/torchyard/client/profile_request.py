@@ -17,7 +17,7 @@ MAX_STEPS = 100
 
 
 def wish_for(kind: Literal["trace", "memory"], steps: int, rank: int | None) -> str:
-    """The contents of the file.
+    """Return the contents of the file.
 
     Args:
         kind: a Chrome trace of some steps, or a snapshot of memory.
@@ -57,7 +57,7 @@ class Left(NamedTuple):
 
 
 def left_in(run: Path) -> Left:
-    """What is in a run folder of this machine."""
+    """Return what is in a run folder of this machine."""
     wish = run / FILE
     return Left(wish.read_text() if wish.exists() else "", [path.read_text() for path in run.glob("profiled.*")])
 

@@ -43,7 +43,7 @@ class Reported(NamedTuple):
 
 
 def read_reports(pods: Path, round_number: int) -> list[Reported]:
-    """The reports of one round in rank order.
+    """Return the reports of one round in rank order.
 
     Args:
         pods: folder with a folder a pod.
@@ -76,7 +76,7 @@ def _lag(report: RankReport, foremost: RankReport) -> int:
 
 
 def freshen(job: TrainingJob, reports: Sequence[Reported]) -> TrainingJob:
-    """The job with progress, metrics, rate and newest checkpoint of the reports where rank 0 is ahead of the status."""
+    """Return the job with the figures and the newest checkpoint of the reports, if rank 0 is ahead of the status."""
     status = job.status
     if not reports or reports[0].report.rank != 0 or status.state.terminal:
         return job
@@ -140,12 +140,12 @@ class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(answer: bytes, pod: str) -> list[RankStacks]:
-    """What the agent of a pod answered."""
+    """Return what the agent of a pod answered."""
     return [msgspec.structs.replace(each, pod=pod) for each in msgspec.json.decode(answer, type=list[RankStacks])]
 
 
 def shown(rank: RankStacks) -> str:
-    """One rank, as people read it."""
+    """Return one rank, as people read it."""
     where = f", at {rank.at}" if rank.at else ""
     head = f"rank {rank.rank} ({rank.pod}){where}" + (", waiting for other ranks" if rank.waits else "")
     lines = (rank.stacks or NO_STACKS).strip().splitlines()

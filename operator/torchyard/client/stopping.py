@@ -43,7 +43,7 @@ async def stop_run(name: str, *, wait: bool) -> Run:
 
 
 def settled(run: Run) -> bool:
-    """Whether the run is finished, or stopped and not about to be resumed."""
+    """Return whether the run is finished, or stopped and not about to be resumed."""
     state = run.job.status.state
     return state.terminal or (state == State.SUSPENDED and run.job.spec.suspend and not run.controlled)
 

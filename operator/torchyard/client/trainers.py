@@ -20,12 +20,12 @@ _PACKAGE = "torchyard_trainers"
 
 
 def is_outside(job: TrainingJob) -> bool:
-    """Whether the job's workload is MODULE:CLASS of a program that we do not know."""
+    """Return whether the job's workload is MODULE:CLASS of a program that we do not know."""
     return job.spec.trainer is not None and job.spec.trainer.name not in BUILT_IN
 
 
 def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
-    """What the trainer of a job answers to a command of its own command line.
+    """Return what the trainer of a job answers to a command of its own command line.
 
     Args:
         job: with a trainer.
@@ -55,7 +55,7 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
 
 
 def fault(job: TrainingJob, file: str) -> Problem | None:
-    """What the job's own trainer will refuse of parameters that are right one by one, None: nothing.
+    """Return what the job's own trainer will refuse of parameters that are right one by one, None: nothing.
 
     Without trainers on this machine the check is left to the job itself. Nor is a user's program
     started to have a job looked through.

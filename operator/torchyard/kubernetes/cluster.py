@@ -102,11 +102,11 @@ class KubeCluster:
         return self._api.busy
 
     def job(self, key: Key) -> TrainingJob | None:
-        """The job as last seen or written, None once it is gone."""
+        """Return the job as last seen or written, None once it is gone."""
         return self.jobs.get(key)
 
     def keeps_files(self, job: TrainingJob) -> bool:
-        """Whether checkpoints and exports outlive the pods: on a claim they do."""
+        """Return whether checkpoints and exports outlive the pods: on a claim they do."""
         return job.spec.checkpoint.claim is not None
 
     def images(self, job: TrainingJob) -> Images:
@@ -241,7 +241,7 @@ class KubeCluster:
     # Writes and caches.
 
     async def _went(self, job: TrainingJob, action: DeletePod) -> bool:
-        """Whether a pod is no longer there: it may have changed only, or an admission plug-in had a conflict."""
+        """Return whether a pod is no longer there: it may have changed only, or an admission plug-in had a conflict."""
         try:
             answer = await self._api.request("GET", f"{_pods(job)}/{action.name}")
         except NotFound:
@@ -255,7 +255,7 @@ class KubeCluster:
         return went
 
     async def _own(self, job: TrainingJob, name: str) -> bytes:
-        """The pod of that name, if it is this job's: an earlier answer was lost, or another process made it.
+        """Return the pod of that name, if it is this job's: an earlier answer was lost, or another process made it.
 
         Raises:
             Refused: the pod is that of a former job of this name, and stops.
@@ -325,7 +325,7 @@ class KubeCluster:
             await self.tracked.refresh(job.metadata.namespace, f"{names.JOB_UID}={job.metadata.uid}", job.metadata.uid)
 
     async def _reread(self, job: TrainingJob, path: str) -> None:
-        """What we read was outdated, or the cache is: a second try must not fail for the same reason."""
+        """Read the object again: the cache is outdated, and a second try must not fail for the same reason."""
         try:
             self.jobs.put(await self._api.request("GET", path))
         except NotFound as error:

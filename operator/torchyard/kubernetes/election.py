@@ -108,7 +108,7 @@ class Lease:
         return self._clock() < self._until
 
     def check(self) -> None:
-        """The fence.
+        """Raise an error unless this process leads: the fence of each write.
 
         Raises:
             Fenced: this process may not write now.
@@ -197,7 +197,7 @@ class Lease:
         return found
 
     async def _create(self) -> bytes:
-        """An empty lease, to be claimed like any other."""
+        """Return an empty lease, to be claimed like any other."""
         body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": self._metadata, "spec": {}}
         try:
             return await self._api.request("POST", self._folder, body=body, timeout=self._terms.answer)
@@ -267,7 +267,7 @@ class Unelected:
     leading = True
 
     def check(self) -> None:
-        """The fence is open."""
+        """Do nothing: there is no other leader."""
 
     async def acquired(self) -> None:
         """At once."""

@@ -59,7 +59,7 @@ class Recorder:
         self._added.set()
 
     def _repeats(self, job: Subject, event: EmitEvent | SweepEvent, now: float) -> bool:
-        """Whether this very warning was given a moment ago: what comes and goes is one trouble, not hundreds."""
+        """Return whether this very warning was given a moment ago: what comes and goes is one trouble, not hundreds."""
         what = (job.metadata.uid, event.reason, event.message)
         if now - self._warned.get(what, -REPEAT_SECONDS) < REPEAT_SECONDS:
             return True
@@ -105,7 +105,7 @@ class Recorder:
 
 
 def document(job: Subject, event: EmitEvent | SweepEvent, *, now: float, reporter: str) -> dict[str, Any]:
-    """The event; its name is made of the version of the object that the plan saw, so that a repeated write is none."""
+    """Return the event; its name contains the object's version in the plan, so that a second write creates none."""
     meta = job.metadata
     identity = f"{meta.uid}\n{meta.resource_version}\n{event.reason}\n{event.message}"
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]

@@ -24,7 +24,7 @@ class Owner(Read, frozen=True, kw_only=True, gc=False):
     controller: bool | None = None
 
     def is_job(self, *, name: str | None = None, uid: str | None = None) -> bool:
-        """Whether this is a TrainingJob of our API group, of that name and uid where they are given."""
+        """Return whether this is a TrainingJob of our API group, of that name and uid where they are given."""
         group = self.api_version.partition("/")[0]
         known = (group, self.kind) == (GROUP, KIND) and bool(self.uid)
         return known and name in {None, self.name} and uid in {None, self.uid}
@@ -124,7 +124,7 @@ class PodStatus(Read, frozen=True, kw_only=True, gc=False):
     container_statuses: tuple[ContainerStatus, ...] | None = None
 
     def condition(self, kind: str) -> PodCondition | None:
-        """The condition of this type."""
+        """Return the condition of this type."""
         return next((each for each in self.conditions or () if each.type == kind), None)
 
 
@@ -315,5 +315,5 @@ class Node(Read, frozen=True, kw_only=True, gc=False):
 
 
 def version(resource_version: str) -> int:
-    """A resource version as a number: they are comparable within one resource (KEP-5504); 0 if there is none."""
+    """Return a resource version as a number: they are comparable within one resource (KEP-5504); 0 if there is none."""
     return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0

@@ -48,18 +48,18 @@ class LocalCluster:
         return False
 
     def job(self, key: Key) -> TrainingJob | None:
-        """The job as last seen, None once it is gone."""
+        """Return the job as last seen, None once it is gone."""
         return self._job if self._job is not None and self._job.key == key else None
 
     def keeps_files(self, job: TrainingJob) -> bool:  # noqa: ARG002 -- of whichever
-        """Whether checkpoints and exports outlive the pods: they lie in the run's folder."""
+        """Return whether checkpoints and exports outlive the pods: they lie in the run's folder."""
         return True
 
     def images(self, job: TrainingJob) -> None:
         """Return None: pods are processes of this machine."""
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
-        """Every pod of the job."""
+        """Return every pod of the job."""
         return self._pods.views(job_uid)
 
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
@@ -106,7 +106,7 @@ class LocalCluster:
         return self._pods.idle
 
     async def authenticate(self, token: str) -> str | None:
-        """The pod that this token speaks for."""
+        """Return the pod that this token speaks for."""
         return self._pods.token_owner(token)
 
     def read_tokens(self) -> None:
@@ -127,7 +127,7 @@ class LocalCluster:
         await self._pods.open(url)
 
     def take_events(self) -> list[Event]:
-        """The events recorded since the last call."""
+        """Return the events recorded since the last call."""
         return self._events.take()
 
     def trouble(self, sentence: str) -> None:
@@ -135,7 +135,7 @@ class LocalCluster:
         self._events.trouble(sentence)
 
     def replace_job(self, job: TrainingJob) -> None:
-        """The job was edited; its status stays the one written here."""
+        """Store an edited job; its status stays the one written here."""
         if self._job is not None:
             self._job = msgspec.structs.replace(job, status=self._job.status)
             self._changed()

@@ -192,7 +192,7 @@ class _Run:
                 task.cancel()
 
     async def _suspended(self, kill: asyncio.Event) -> bool:
-        """Whether the wish to stop is on disk. Where it cannot be, pods are still killed if that is wished for."""
+        """Write the request to stop; return whether it is on disk. If not, pods can still be killed."""
         try:
             await self._edited(await asyncio.to_thread(suspend_run, self.folder, True))
         except OSError as error:

@@ -72,5 +72,5 @@ def pod_environment(
 
 
 def working_folder(job: TrainingJob, folder: RunFolder) -> Path:
-    """Where workers start: `spec.workingDir`, relative to the folder of the job file."""
+    """Return where workers start: `spec.workingDir`, relative to the folder of the job file."""
     return Path(str(job.metadata.annotations.get(SOURCE_FOLDER) or folder.path)) / (job.spec.working_dir or "")

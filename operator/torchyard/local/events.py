@@ -50,7 +50,7 @@ class Events:
             self._later.cancel()
 
     def take(self) -> list[Event]:
-        """The events recorded since the last call."""
+        """Return the events recorded since the last call."""
         taken, self._fresh = self._fresh, []
         return taken
 

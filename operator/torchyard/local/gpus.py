@@ -60,7 +60,7 @@ def _offered(spec: TrainingJobSpec, present: tuple[str, ...]) -> tuple[str, ...]
 
 
 def visible(uuids: tuple[str, ...], wanted: str | None) -> tuple[str, ...]:
-    """The GPUs that CUDA_VISIBLE_DEVICES (indices or UUIDs, None: all) lets through."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES (indices or UUIDs, None: all) lets through."""
     if wanted is None:
         return uuids
     chosen = []
@@ -93,7 +93,7 @@ def take(folder: Path, uuids: tuple[str, ...], count: int) -> dict[str, int] | N
 
 
 def claim(folder: Path, spec: TrainingJobSpec, present: Inventory, pods: int) -> tuple[Waiting | None, dict[str, int]]:
-    """Reason to wait or None, and the GPUs of `pods` pods with their lock descriptors: all of them or none.
+    """Return the reason to wait or None, and the GPUs of `pods` pods with their lock descriptors: all of them or none.
 
     A job that this machine can never hold takes nothing, so that it does not keep others from running.
     """

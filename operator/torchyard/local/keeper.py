@@ -96,7 +96,7 @@ def _identity(pid: int) -> dict[str, int]:
 
 
 def stat_fields(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on; the name before them may hold anything."""
+    """Return the fields of /proc/PID/stat from the state on; the name before them may hold anything."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -69,7 +69,7 @@ class LocalPod:
         return self.folder / "lock"
 
     def view(self) -> Pod:
-        """The pod as the plan sees it."""
+        """Return the pod as the plan sees it."""
         pod, code = self.record, self.exit.code if self.exit else None
         if self.exit is not None:
             phase = "Succeeded" if code == 0 else "Failed"
@@ -202,18 +202,18 @@ class LocalPod:
         await asyncio.to_thread(kill_carrying, POD_MARK, self.record.uid)
 
     def remove(self) -> None:
-        """The object is gone; its logs stay."""
+        """Delete the files of a pod whose object is gone; its logs stay."""
         (self.folder / "pod.json").unlink(missing_ok=True)
         (self.folder / "token").unlink(missing_ok=True)
         shutil.rmtree(self.folder / "run", ignore_errors=True)
 
     def fail(self, code: int, reason: str, message: str) -> None:
-        """The pod ended without a process that could say how."""
+        """Record the end of a pod without a process that could report it."""
         self.exit = Exit(code=code, time=time.time())
         self.why, self.message = reason, message
 
     async def fail_to_start(self, error: Exception) -> None:
-        """Its start came to nothing: see to it that nothing is left of it. A `ValueError` is the job's own fault."""
+        """Clean up after a failed start and record it. A `ValueError` is an error of the job."""
         if self._child is not None:
             self._child.kill()
             await asyncio.to_thread(self._child.wait)
@@ -237,7 +237,7 @@ class LocalPod:
             await self._conclude()
 
     async def _conclude(self) -> None:
-        """The keeper is gone: see to it that nothing else is left, and read how it ended."""
+        """Kill what a keeper that is gone left behind, and read how the pod ended."""
         await asyncio.to_thread(kill_carrying, POD_MARK, self.record.uid)
         self.exit = record.read(self.folder / "exit.json", Exit)
         if self.exit is None:
@@ -258,7 +258,7 @@ def _killed_by(code: int) -> str:
 
 
 def _last_words(path: Path, most: int = 500) -> str:
-    """The last line that the agent wrote to its standard error, but for what it says while all is well."""
+    """Return the last line that the agent wrote to its standard error, but for what it says while all is well."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
@@ -296,7 +296,7 @@ async def until(condition: Callable[[], Any], every: float = _POLL_SECONDS) -> N
 
 
 async def within(seconds: float, awaitable: Awaitable[object]) -> bool:
-    """Whether `awaitable` came to its end in time; it is cancelled if not."""
+    """Return whether `awaitable` came to its end in time; it is cancelled if not."""
     try:
         async with asyncio.timeout(seconds):
             await awaitable

@@ -73,7 +73,7 @@ class LocalPods:
         return not self.alive and not self._tasks
 
     def views(self, job_uid: str) -> tuple[Pod, ...]:
-        """Every pod of the job, as the plan sees it."""
+        """Return every pod of the job, as the plan sees it."""
         ordered = sorted(self.by_name.values(), key=lambda pod: (pod.record.index, pod.record.incarnation))
         return tuple(pod.view() for pod in ordered if pod.record.job_uid == job_uid)
 
@@ -109,7 +109,7 @@ class LocalPods:
         self._changed()
 
     def token_owner(self, token: str) -> str | None:
-        """The pod that this token speaks for."""
+        """Return the pod that this token speaks for."""
         given = token.encode()
         return next((uid for uid, known in self._tokens.items() if hmac.compare_digest(known.encode(), given)), None)
 

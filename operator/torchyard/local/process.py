@@ -18,7 +18,7 @@ class ProcessId(Struct, frozen=True):
     start: int
 
     def alive(self) -> bool:
-        """Whether this very process still runs; a zombie does not."""
+        """Return whether this very process still runs; a zombie does not."""
         fields = stat_fields(self.pid)
         return bool(fields) and fields[0] != "Z" and int(fields[19]) == self.start
 
@@ -41,13 +41,13 @@ class ProcessId(Struct, frozen=True):
 
 
 def identify(pid: int) -> ProcessId | None:
-    """The process that has this pid now; None if there is none."""
+    """Return the process that has this pid now; None if there is none."""
     fields = stat_fields(pid)
     return ProcessId(pid, int(fields[19])) if fields else None
 
 
 def carrying(variable: str, value: str) -> list[ProcessId]:
-    """Every process of this user whose environment holds `variable=value`: what a pod started and left behind."""
+    """Return the processes of this user whose environment holds `variable=value`: those that a pod started."""
     wanted = f"{variable}={value}".encode()
     found = []
     for entry in Path("/proc").iterdir():

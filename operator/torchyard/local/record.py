@@ -54,7 +54,7 @@ class Exit(Struct, frozen=True):
 
 
 def loopback_address(job_uid: str, index: int) -> str:
-    """An address of this machine for one pod: other jobs get other ones, so their nodes do not meet by accident.
+    """Return an address of this machine for one pod: other jobs get other ones, so their nodes do not meet by accident.
 
     Linux answers on all of 127.0.0.0/8 without set-up.
     """
@@ -65,7 +65,7 @@ def loopback_address(job_uid: str, index: int) -> str:
 
 
 def read(path: Path, type_: type[S]) -> S | None:
-    """The document, None if it is not there (yet) or was cut short by a full disk."""
+    """Return the document, None if it is not there (yet) or was cut short by a full disk."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=type_)
     except (OSError, msgspec.DecodeError):

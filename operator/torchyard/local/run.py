@@ -143,7 +143,7 @@ def holding_lock(path: Path) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some living process holds the lock."""
+    """Return whether some living process holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -165,7 +165,7 @@ def _open_lock(path: Path) -> int:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open file is still the one of this name: a folder that is moved away takes its locks along."""
+    """Return whether the open file is still the one of this name: a folder that is moved away takes its locks along."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -210,7 +210,7 @@ class NoRunError(ValueError):
 
 
 def read_run(folder: RunFolder) -> TrainingJob | None:
-    """The job with its status; None if there is no such run.
+    """Return the job with its status; None if there is no such run.
 
     Raises:
         ValueError: the file is not a TrainingJob; names file and field.
@@ -310,7 +310,7 @@ def append_events(folder: RunFolder, lines: list[Event]) -> None:
 
 
 def events(folder: RunFolder, last: int = 1000) -> list[Event]:
-    """The newest events, oldest first; a line cut short by a crash is left out."""
+    """Return the newest events, oldest first; a line cut short by a crash is left out."""
     found: deque[Event] = deque(maxlen=last)
     try:
         with folder.events_file.open("rb") as file:

@@ -103,12 +103,12 @@ def home_folder() -> Path:
 
 
 def run_folder(name: str, home: Path | None = None) -> RunFolder:
-    """The folder of the run with this name, whether there is one or not."""
+    """Return the folder of the run with this name, whether there is one or not."""
     return RunFolder((home or home_folder()) / "runs" / name)
 
 
 def list_runs(home: Path | None = None) -> list[RunFolder]:
-    """Every run of this machine, by name."""
+    """Return every run of this machine, by name."""
     try:
         paths = sorted(((home or home_folder()) / "runs").iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -142,7 +142,7 @@ def expire_run(folder: RunFolder, job: TrainingJob) -> bool:
 
 
 def is_expired(job: TrainingJob) -> bool:
-    """Whether the job's time after its end is over."""
+    """Return whether the job's time after its end is over."""
     ttl, completed = job.spec.ttl_after_finished, job.status.completion_time
     return ttl is not None and completed is not None and time.time() >= completed + ttl
 
@@ -272,7 +272,7 @@ def control(folder: RunFolder) -> Iterator[None]:
 
 
 def log_files(folder: RunFolder) -> list[LogFile]:
-    """The logs of a run: those of every pod it has had, oldest pod first, agent before ranks."""
+    """Return the logs of a run: those of every pod it has had, oldest pod first, agent before ranks."""
     found = []
     for pod in sorted(folder.pods.glob("*/logs"), key=lambda path: path.stat().st_mtime_ns):
         for path in sorted(pod.glob("*.log")):

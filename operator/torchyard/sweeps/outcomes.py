@@ -118,7 +118,7 @@ def why_failed(spec: TrainingSweepSpec, trial: Trial) -> str:
 
 
 def better(spec: TrainingSweepSpec, one: float, other: float) -> bool:
-    """Whether a value is better than another one."""
+    """Return whether a value is better than another one."""
     return one > other if spec.objective.goal == "maximize" else one < other
 
 

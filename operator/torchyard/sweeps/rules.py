@@ -172,7 +172,7 @@ def _own_faults(path: str, parameter: Parameter) -> Iterator[Fault]:
 
 
 def _target_faults(path: str, parameter: Parameter, spec: TrainingSweepSpec) -> Iterator[Fault]:
-    """What the job says: is there such a field, and may it have these values."""
+    """Yield what is wrong with the target: a field that does not exist, or values that it cannot have."""
     if any(parameter.path == name or parameter.path.startswith(f"{name}.") for name in NEVER_TUNED):
         yield f"{path}.path", f"{shown(parameter.path)} cannot differ between trials", "set it in jobTemplate.spec"
         return

@@ -12,7 +12,7 @@ _VALUE: Schema = {ANY: True, "nullable": True, "maxLength": 256, "maxItems": 0, 
 
 @cache
 def spec_schema() -> Schema:
-    """Schema of `spec`; shared, do not change it."""
+    """Return the schema of `spec`; shared, do not change it."""
     schema = structural(described(TrainingSweepSpec))
     parameter = schema["properties"]["parameters"]["items"]["properties"]
     parameter["choice"]["items"] = dict(_VALUE)
@@ -22,6 +22,6 @@ def spec_schema() -> Schema:
 
 @cache
 def object_schema() -> Schema:
-    """Schema of the whole object as people write it."""
+    """Return the schema of the whole object as people write it."""
     name = {"type": "string", "minLength": 1, "maxLength": MAX_SWEEP_NAME, "pattern": DNS_LABEL_PATTERN}
     return object_of(KIND, {**name, "description": "the name of the sweep"}, spec_schema())

@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 
 
 def applies(parameter: Parameter, values: Values) -> bool:
-    """Whether a trial with these values of the parameters before it has the parameter."""
+    """Return whether a trial with these values of the parameters before it has the parameter."""
     return all(
         condition.path in values and _key(values[condition.path]) in {_key(each) for each in condition.values}
         for condition in parameter.conditions

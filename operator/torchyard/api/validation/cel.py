@@ -76,7 +76,7 @@ def _unchanged(schema: Schema, fields: list[Fixed]) -> dict[str, str]:
 
 
 def _add_for(field: str, node: Schema, rule: str, said: str) -> None:
-    """A rule of a scope, whose breach is shown at this field of it; no field: at the scope itself."""
+    """Add a rule of a scope, whose breach is shown at this field of it; no field: at the scope itself."""
     _add(node, rule, said, **({"fieldPath": f".{field}"} if field else {}))
 
 
@@ -105,7 +105,7 @@ def _same(schema: Schema, fixed: str) -> str:
 
 
 def _optional(schema: Schema, field: str) -> Iterator[str]:
-    """The parts of a path that may be absent even after the API server has filled in the defaults, outermost first."""
+    """Yield the parts of a path that may be absent although the API server fills in defaults, outermost first."""
     node, walked = schema, ""
     for name in field.split("."):
         required = name in node.get("required", ())

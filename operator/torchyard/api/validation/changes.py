@@ -105,7 +105,7 @@ FREE = (
 
 
 def forbidden_changes(old: TrainingJobSpec, new: TrainingJobSpec) -> tuple[Fixed, ...]:
-    """The fixed fields in which `new` differs from the stored `old`."""
+    """Return the fixed fields in which `new` differs from the stored `old`."""
     before, after = resolved(old), resolved(new)
     return tuple(
         fixed
@@ -126,7 +126,7 @@ def configuration(spec: TrainingJobSpec) -> str:
 
 
 def can_go_on_from(before: TrainingJob, job: TrainingJob) -> bool:
-    """Whether `job`, as another run, may go on from the checkpoint of `before`; its trainer judges the parameters."""
+    """Return whether `job`, as another run, may resume from `before`; its trainer checks the parameters."""
     old, new = before.spec.trainer, job.spec.trainer
     alike = old is not None and new is not None and old.name == new.name and new.mode == "train"
     return alike and before.status.checkpoint is not None

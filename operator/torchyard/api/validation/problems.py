@@ -25,7 +25,7 @@ class Problem(Struct, frozen=True, order=True):
 
 
 def shown(value: Any) -> str:
-    """A value as a message quotes it: on one line, at most 60 characters."""
+    """Return a value as a message quotes it: on one line, at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else f"'{value}'"
     text = " ".join(text.split())
     return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."

@@ -24,7 +24,7 @@ RULES: tuple[Rule, ...] = (*SIZE, *PROGRAM, *PLACEMENT, *TRAINING, *RELIABILITY,
 
 
 def broken_rules(spec: TrainingJobSpec, faulty: Collection[str] = ()) -> Iterator[Fault]:
-    """Every broken rule. What reads a path in `faulty`, known to be wrong already, is not judged."""
+    """Yield every broken rule. What reads a path in `faulty`, known to be wrong already, is not judged."""
     yield from _unimplemented(spec, faulty)
     for rule in RULES:
         for path, subject in subjects(spec, rule.scope):
@@ -33,7 +33,7 @@ def broken_rules(spec: TrainingJobSpec, faulty: Collection[str] = ()) -> Iterato
 
 
 def subjects(spec: TrainingJobSpec, scope: str) -> Iterator[tuple[str, Any]]:
-    """The values a scope names, with their paths: none where a section is absent, one an item for `name[]`."""
+    """Yield the values a scope names, with their paths: none where a section is absent, one an item for `name[]`."""
     found: list[tuple[str, Any]] = [("spec", spec)]
     for part in scope.split(".") if scope else ():
         name = part.removesuffix("[]")
@@ -78,7 +78,7 @@ def _reads(rule: Rule, path: str) -> list[str]:
 
 
 def _touch(one: str, other: str) -> bool:
-    """Whether two paths are the same or one lies within the other."""
+    """Return whether two paths are the same or one lies within the other."""
     short, long = sorted((one, other), key=len)
     return long.startswith(short) and (len(long) == len(short) or long[len(short)] in ".[")
 

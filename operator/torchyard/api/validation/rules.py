@@ -33,7 +33,7 @@ class Rule(Struct, frozen=True, kw_only=True):
 
 
 def one_source(source: CheckpointVolume | EnvFrom | Volume) -> bool:
-    """Whether exactly one of the places that its content may come from is given."""
+    """Return whether exactly one of the places that its content may come from is given."""
     given = (getattr(source, name, None) is not None for name in ("claim", "ephemeral", "config_map", "secret"))
     return sum(given) == 1
 

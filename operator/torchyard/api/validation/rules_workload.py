@@ -192,7 +192,7 @@ def _has_the_formats(spec: TrainingJobSpec) -> bool:
 
 
 def _only_built_in(field: str) -> Rule:
-    """What our trainers do and no other program does for us: said, not ignored."""
+    """Return the rule that rejects what only our trainers do, instead of ignoring it."""
     section, _, name = field.partition(".")
 
     def holds(spec: TrainingJobSpec) -> bool:

@@ -77,7 +77,7 @@ def _check_int_or_string(schema: Schema, at: At, path: str, report: Report) -> A
 
 
 def _check_any(schema: Schema, at: At, path: str, report: Report) -> Any:
-    """A value of any type within the limits of each type. An inner level without room for more ends the nesting."""
+    """Check a value of any type against the limits of each type; a level that may hold nothing ends the nesting."""
     if isinstance(at.value, dict | list) and at.value and not schema["maxItems"]:
         report(path, at, "nested too deeply", f"put lists and mappings into each other at most {MAX_DEPTH} times")
         return UNSOUND
@@ -271,7 +271,7 @@ MAX_PARAMS_DEPTH, MAX_LOOKED_AT = 2, 8
 
 @cache
 def params_schema(trainer: str) -> Schema | None:
-    """Schema of `trainer.params`; None for a trainer that publishes none."""
+    """Return the schema of `trainer.params`; None for a trainer that publishes none."""
     published = _published(trainer)
     return structural(published) if published is not None else None
 

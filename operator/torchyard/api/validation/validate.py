@@ -66,7 +66,7 @@ def checked_tree(root: At, file: str) -> Validation:
 
 
 def has_kind(file: Path, kind: str) -> bool:
-    """Whether a regular file holds an object of a kind; whatever else is wrong with it, it does not raise."""
+    """Return whether a regular file holds an object of a kind; whatever else is wrong with it, it does not raise."""
     if not file.is_file():
         return False
     try:
@@ -149,7 +149,7 @@ class _Checked:
         check_params(trainer, given if given is not None else At(value={}, line=params.line), self._report)
 
     def _is_another_kind(self, fields: Mapping[str, At]) -> bool:
-        """A Deployment is no broken TrainingJob: one sentence says so, not fifty."""
+        """Report an object of another kind once, instead of fifty wrong fields; return whether it is one."""
         kind, version = (fields[name].value if name in fields else None for name in ("kind", "apiVersion"))
         strange = isinstance(kind, str) and kind != KIND and nearest(kind, [KIND]) is None
         if strange:
@@ -158,7 +158,7 @@ class _Checked:
         return strange
 
     def _find(self, path: str) -> At:
-        """The value at a path, or the nearest one around it that is there."""
+        """Return the value at a path, or the nearest one around it that is there."""
         at = self._root
         for part in re.findall(r"[^.\[\]]+", path):
             below = _child(at, part)

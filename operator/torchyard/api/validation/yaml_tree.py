@@ -61,7 +61,7 @@ class YamlError(ValueError):
 
 
 def read(text: str) -> tuple[list[At], list[YamlError]]:
-    """Every document of the text that is not empty, and the keys that stand twice (the first one counts).
+    """Return every document of the text that is not empty, and the keys that stand twice (the first one counts).
 
     Raises:
         YamlError: the first thing that is not YAML, or is YAML that no job needs.

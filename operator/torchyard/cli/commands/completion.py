@@ -60,7 +60,7 @@ def completion(shell: str) -> int:
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last of `words` (everything after the program's name) may become; empty: a file name, or nothing."""
+    """Return how the last of `words` (all after the program's name) may be completed; empty: a file name, or not."""
     *before, current = words or [""]
     before = [word for word in before if word != "--debug"]
     if SEPARATOR in before:
@@ -97,5 +97,5 @@ def of_command(parser: ArgumentParser, before: Sequence[str], current: str) -> l
 
 
 def takes_value(action: Action | None) -> bool:
-    """Whether an option is followed by a value."""
+    """Return whether an option is followed by a value."""
     return action is not None and action.nargs != 0

@@ -36,7 +36,7 @@ def demo(name: str, sets: list[str]) -> int:
 
 
 def lesson(summary: dict[str, Any]) -> Any:
-    """A table of what was learned: mean tour lengths on the same instances, and how they compare."""
+    """Return a table of what was learned: mean tour lengths on the same instances, and how they compare."""
     from rich import box
     from rich.table import Table
 

@@ -99,7 +99,7 @@ class _Following:
         record(self.losses, seen)
 
     def snapshot(self) -> Snapshot | None:
-        """The job now; None before anything is known of it."""
+        """Return the job now; None before anything is known of it."""
         if self.job is None:
             return None
         return Snapshot(

@@ -101,7 +101,7 @@ class Watching:
         self.events.extend(events)
 
     def _snapshot(self) -> Snapshot | None:
-        """The run now; None before anything is known of it."""
+        """Return the run now; None before anything is known of it."""
         if self.job is None:
             return None
         reports = read_reports(self.folder.pods, self.job.status.round)
@@ -126,7 +126,7 @@ class Watching:
             self.notice = "saving and stopping"
 
     def _interrupted(self) -> None:
-        """The first Ctrl-C saves and stops, a second one stops now."""
+        """Save and stop at the first Ctrl-C, stop now at the second one."""
         now = time.monotonic()
         if self.pressed is None:
             self.pressed = now

@@ -87,7 +87,7 @@ def ask(words: list[str]) -> dict[str, Any]:
 
 
 def shown(found: dict[str, Any]) -> list[str]:
-    """The answer as lines."""
+    """Return the answer as lines."""
     from torchyard.api.formatting import clean
     from torchyard.cli.views.table import lines
 
@@ -113,7 +113,7 @@ def shown(found: dict[str, Any]) -> list[str]:
 
 
 def capability(text: str) -> str:
-    """A compute capability such as 8.0."""
+    """Return a compute capability such as 8.0."""
     import re
 
     from torchyard.api.values import COMPUTE_CAPABILITY_PATTERN
@@ -124,7 +124,7 @@ def capability(text: str) -> str:
 
 
 def expression(text: str) -> str:
-    """A regular expression."""
+    """Return a regular expression."""
     import re
 
     try:
@@ -135,7 +135,7 @@ def expression(text: str) -> str:
 
 
 def size(text: str) -> int:
-    """Bytes of a quantity such as 40Gi."""
+    """Return bytes of a quantity such as 40Gi."""
     import re
 
     from torchyard.api.values import QUANTITY_PATTERN, amount
@@ -146,7 +146,7 @@ def size(text: str) -> int:
 
 
 def parameters(text: str) -> int:
-    """A number of parameters such as 350M or 7B."""
+    """Return a number of parameters such as 350M or 7B."""
     units = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
     number, unit = (text[:-1], units[text[-1].upper()]) if text[-1:].upper() in units else (text, 1.0)
     try:

@@ -187,7 +187,7 @@ def wait_arguments(parser: ArgumentParser) -> None:
 
 
 def duration(text: str) -> float:
-    """Seconds."""
+    """Parse a duration; return its seconds."""
     from torchyard.api.values import Duration
 
     try:

@@ -91,7 +91,7 @@ async def _ended(remote: Remote, path: str) -> Document:
 
 
 def _seen(status: Mapping[str, Any], leader: Leader) -> list[Finding]:
-    """What the pod found out (pure)."""
+    """Return what the pod found out (pure)."""
     states = [each.get("state", {}) for each in status.get("containerStatuses") or ()]
     ended = next((state["terminated"] for state in states if "terminated" in state), None)
     if ended is None:

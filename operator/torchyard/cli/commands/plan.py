@@ -114,7 +114,7 @@ def bytes_of(gpu: str) -> int:
 
 
 def has_bf16(gpu: str | None) -> bool:
-    """Whether a GPU computes in bf16; a size alone does not say, and what is sold today does."""
+    """Return whether a GPU computes in bf16; a size alone does not say, and what is sold today does."""
     return gpu is None or gpu.lower() not in {name.lower() for name in WITHOUT_BF16}
 
 
@@ -150,7 +150,7 @@ def forecast(
 
 
 def forecast_text(found: dict[str, Any], gpu: str | None) -> str:
-    """The forecast for people."""
+    """Return the forecast for people."""
     job, change = found["job"], found["change"]
     lines = [_way(job, found["ranks"]), *_table(job["bytes"]), _moment(job)]
     if job["fits"] is None:

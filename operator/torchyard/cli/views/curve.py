@@ -62,7 +62,7 @@ class StoredCurve:
 
 
 def heights(points: Sequence[Point], columns: int) -> list[float]:
-    """The curve sampled at `columns` evenly spaced steps: the mean of the points in each, lines in between.
+    """Return the curve sampled at `columns` evenly spaced steps: the mean of the points in each, lines in between.
 
     Args:
         points: at least two, steps growing.

@@ -198,7 +198,7 @@ def curve(snapshot: Snapshot, width: int, rows: int) -> list[RenderableType]:
 
 
 def ranks(snapshot: Snapshot, rows: int) -> list[RenderableType]:
-    """Each rank's pod, node, phase and step; of many, those furthest behind."""
+    """Return each rank's pod, node, phase and step; of many, those furthest behind."""
     if rows < 2:
         return []
     shown = snapshot.ranks
@@ -226,7 +226,7 @@ def ranks(snapshot: Snapshot, rows: int) -> list[RenderableType]:
 
 
 def output(snapshot: Snapshot, width: int, rows: int) -> list[RenderableType]:
-    """The last lines that the program has written."""
+    """Return the last lines that the program has written."""
     if rows < 2:
         return []
     lines = snapshot.output[-(rows - 1) :]
@@ -242,7 +242,7 @@ def output(snapshot: Snapshot, width: int, rows: int) -> list[RenderableType]:
 
 
 def events(snapshot: Snapshot, width: int, rows: int) -> Sequence[RenderableType]:
-    """The newest events, oldest first."""
+    """Return the newest events, oldest first."""
     lines = []
     for event in list(snapshot.events)[-rows:] if rows else []:
         at = clock(event.unix or snapshot.now)

@@ -151,7 +151,7 @@ class _RankLog:
         return status.st_ino, status.st_size
 
     def behind(self) -> bool:
-        """Whether there is something to read."""
+        """Return whether there is something to read."""
         inode, written = self._stat()
         if inode != self._inode or written < self._offset:  # a new pod of the same name, or a file begun again
             self._inode, self._offset, self._partial, self._torn = inode, 0, b"", False
@@ -191,7 +191,7 @@ class _RankLog:
 
 
 def several_ranks(spec: TrainingJobSpec) -> bool:
-    """Whether a job has more than one rank."""
+    """Return whether a job has more than one rank."""
     procs = local_procs(spec)
     return spec.nodes * procs > 1
 

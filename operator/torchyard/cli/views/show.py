@@ -128,7 +128,7 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
 
 
 def attempts(rounds: list[Attempt]) -> RenderableType:
-    """One row a round: how long, which steps, why it ended, its first cause."""
+    """Return one row a round: how long, which steps, why it ended, its first cause."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in ("round", "took", "steps", "ended", "first cause"):
         table.add_column(name, justify="right" if name == "round" else "left", no_wrap=name != "first cause")
@@ -145,7 +145,7 @@ def attempts(rounds: list[Attempt]) -> RenderableType:
 
 
 def places(folder: Path, processes: Processes) -> RenderableType:
-    """Where logs and checkpoints are, and which processes run."""
+    """Return where logs and checkpoints are, and which processes run."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
@@ -163,7 +163,7 @@ def places(folder: Path, processes: Processes) -> RenderableType:
 
 
 def next_command_here(job: TrainingJob, controlled: bool) -> str:
-    """The command that most likely comes next."""
+    """Return the command that most likely comes next."""
     name = job.metadata.name
     if job.status.state == State.SUCCEEDED:
         return f"torchyard logs {name} --tail 20"
@@ -175,7 +175,7 @@ def next_command_here(job: TrainingJob, controlled: bool) -> str:
 
 
 def pods_table(pods: Sequence[Pod], now: float) -> RenderableType:
-    """One row a pod of a cluster: node, phase, age, and what keeps it from running."""
+    """Return one row a pod of a cluster: node, phase, age, and what keeps it from running."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
     for name in ("pod", "node", "phase", "age", "why"):
         table.add_column(name, no_wrap=name != "why")

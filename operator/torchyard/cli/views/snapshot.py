@@ -51,7 +51,7 @@ class Snapshot(NamedTuple):
 
 
 def age(job: TrainingJob, now: float) -> float | None:
-    """Seconds from the job's start (or creation) to its end or now."""
+    """Return seconds from the job's start (or creation) to its end or now."""
     start = job.status.start_time or job.metadata.creation_timestamp
     if start is None:
         return None
@@ -59,7 +59,7 @@ def age(job: TrainingJob, now: float) -> float | None:
 
 
 def interrupted(job: TrainingJob, controlled: bool) -> bool:
-    """Whether the run should be going on but its controlling process is gone."""
+    """Return whether the run should be going on but its controlling process is gone."""
     return not controlled and not job.status.state.at_rest
 
 
@@ -176,7 +176,7 @@ class PlainView:
             self.progress(snapshot, words, news)
 
     def progress(self, snapshot: Snapshot, words: list[str], message: str = "") -> None:
-        """One line: state, round, how far, how fast."""
+        """Print one line: state, round, how far, how fast."""
         status = snapshot.job.status
         self.last_line, self.last_words = snapshot.now, words
         head = f"{status.state} round {status.round}" if status.round else str(status.state)
@@ -184,7 +184,7 @@ class PlainView:
         self.say(snapshot.now, f"{line}: {message}" if message else line)
 
     def say(self, now: float, text: str) -> None:
-        """One line with the time of day."""
+        """Print one line with the time of day."""
         print(f"{clock(now)} {text}", file=self.stream, flush=True)
 
     def close(self, snapshot: Snapshot | None) -> None:

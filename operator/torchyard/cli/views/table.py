@@ -10,7 +10,7 @@ WIDE_COLUMNS = (*COLUMNS, "ROUND", "CKPT", "NODES", "REASON")
 
 
 def lines(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
-    """Columns as wide as their widest cell, two spaces apart: easy to read, easy to cut."""
+    """Return the columns as wide as their widest cell, two spaces apart: easy to read, easy to cut."""
     table = [list(columns), *([*cells, *[""] * (len(columns) - len(cells))] for cells in rows)]
     widths = [max(len(cells[i]) for cells in table) for i in range(len(columns))]
     return [
@@ -19,7 +19,7 @@ def lines(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
 
 
 def row(job: TrainingJob, controlled: bool, now: float, wide: bool, detached: bool = False) -> list[str]:
-    """The cells of one run in `ps`."""
+    """Return the cells of one run in `ps`."""
     status = job.status
     seconds = age(job, now)
     state = state_word(job, controlled, detached)

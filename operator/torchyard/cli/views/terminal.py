@@ -61,5 +61,5 @@ def view_for_this_terminal() -> View:
 
 
 def is_live() -> bool:
-    """Whether the view is redrawn in place: stderr is a terminal that can do it."""
+    """Return whether the view is redrawn in place: stderr is a terminal that can do it."""
     return sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}

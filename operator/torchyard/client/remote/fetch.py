@@ -128,7 +128,7 @@ async def fetch(remote: Remote, name: str, wanted: Path, to: Path, allowance: Al
 async def _bring(  # noqa: PLR0917 -- of one place and another
     remote: Remote, pod: str, root: str, wanted: Path, to: Path, allowance: Allowance
 ) -> bool:
-    """Whether it is a folder."""
+    """Return whether it is a folder."""
     archive = to.with_name(f"{to.name}.tar")
     room = Allowance(allowance.bytes + HEADERS_BYTES, allowance.shown)
     try:
@@ -207,7 +207,7 @@ async def _template(remote: Remote, job: TrainingJob, pods: list[str]) -> Docume
 
 
 def reader(name: str, claim: str, template: Mapping[str, Any]) -> Document:
-    """A pod that does nothing but see a claim, read-only, as the pods of `template` saw it."""
+    """Return a pod that does nothing but see a claim, read-only, as the pods of `template` saw it."""
     trainer = next(each for each in template["containers"] if each["name"] == names.TRAINER)
     kept = ("securityContext", "imagePullSecrets", "nodeSelector", "tolerations")
     return {

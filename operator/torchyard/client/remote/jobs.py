@@ -24,13 +24,13 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
 def jobs_path(namespace: str | None) -> str:
-    """Of the jobs of a namespace; None: of all."""
+    """Return the path of the jobs of a namespace; None: of all."""
     within = f"/namespaces/{namespace}" if namespace is not None else ""
     return f"/apis/{GROUP}/{VERSION}{within}/{PLURAL}"
 
 
 def job_path(remote: Remote, name: str) -> str:
-    """Of one job.
+    """Return the path of one job.
 
     Raises:
         TorchYardError: this is no name. To delete the job of an empty one would be to delete every job there is.
@@ -41,7 +41,7 @@ def job_path(remote: Remote, name: str) -> str:
 
 
 async def get(remote: Remote, name: str) -> Document:
-    """One job as it is kept.
+    """Return one job as it is kept.
 
     Raises:
         NotFound: there is none.
@@ -50,7 +50,7 @@ async def get(remote: Remote, name: str) -> Document:
 
 
 async def get_all(remote: Remote, *, everywhere: bool) -> list[Document]:
-    """The jobs of the namespace, or of all namespaces."""
+    """Return the jobs of the namespace, or of all namespaces."""
     found: list[Document] = []
     params = {"limit": PAGE}
     while True:
@@ -82,7 +82,7 @@ async def delete(remote: Remote, name: str) -> None:
 
 
 async def events(remote: Remote, job: TrainingJob) -> list[Event]:
-    """What happened to a job, oldest first."""
+    """Return what happened to a job, oldest first."""
     params = {"fieldSelector": f"involvedObject.uid={job.metadata.uid}"}
     answer = await remote.api.request("GET", f"/api/v1/namespaces/{remote.namespace}/events", params=params)
     listed = _document(answer).get("items") or []
@@ -120,7 +120,7 @@ async def pods(remote: Remote, job: TrainingJob) -> list[Pod]:
 
 
 def typed(document: Document) -> TrainingJob:
-    """A job to show; of one that the operator cannot run, what can be shown of it."""
+    """Return a job to show; of one that the operator cannot run, what can be shown of it."""
     job = parse_job(document)
     if isinstance(job, TrainingJob):
         return job

@@ -117,12 +117,12 @@ class Newest:
         self._of: dict[int | None, deque[tuple[int, LogLine]]] = {}
 
     def add(self, line: LogLine) -> None:
-        """One more line of whatever rank."""
+        """Add one more line, of any rank."""
         self._number += 1
         self._of.setdefault(line.rank, deque(maxlen=self._count)).append((self._number, line))
 
     def in_order(self) -> list[LogLine]:
-        """What is kept, as it came."""
+        """Return the lines that were kept, in their order."""
         return [line for _, line in sorted(kept for lines in self._of.values() for kept in lines)]
 
 

@@ -79,7 +79,7 @@ def ask(work: Callable[[Remote], Awaitable[T]], context: str | None, namespace: 
 
 
 def unanswered(remote: Remote, error: Unavailable) -> TorchYardError:
-    """What no answer says: no server there, or one that the kubeconfig does not trust."""
+    """Return the error for a missing answer: no server there, or one that the kubeconfig does not trust."""
     cause = error.__cause__
     if isinstance(cause, ClientConnectorCertificateError):
         why = getattr(cause.certificate_error, "verify_message", "") or cause.certificate_error
@@ -94,7 +94,7 @@ def unanswered(remote: Remote, error: Unavailable) -> TorchYardError:
 
 
 def missing(remote: Remote, error: NotFound) -> TorchYardError:
-    """What a 404 says: no such job, no such namespace, or TorchYard is not installed."""
+    """Return the error for a 404: no such job, no such namespace, or TorchYard is not installed."""
     if error.details.kind == "trainingjobs" and error.details.name:
         what = f"there is no TrainingJob {error.details.name!r} in {remote.where}"
         return NotFoundError(what, f"`torchyard ps{remote.flags or f' -n {remote.namespace}'}` lists them")
@@ -107,7 +107,7 @@ def missing(remote: Remote, error: NotFound) -> TorchYardError:
 
 
 def rejected(remote: Remote, error: Rejected) -> TorchYardError:
-    """What a 4xx says: the fields that are at fault, or the right that is missing."""
+    """Return the error for a 4xx: the fields that are wrong, or the right that is missing."""
     causes = [cause for cause in error.details.causes if cause.message and not cause.field.startswith("<")]
     if error.code == 403:
         everywhere = "at the cluster scope" in error.message

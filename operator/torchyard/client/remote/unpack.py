@@ -70,7 +70,7 @@ class _Bounded:
 
 @contextlib.contextmanager
 def _inside(to: Path) -> Iterator[int]:
-    """The descriptor of the folder in which `to` will be."""
+    """Yield the descriptor of the folder in which `to` will be."""
     descriptor = os.open(to.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
@@ -96,7 +96,7 @@ def _entry(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: int, name: str
 
 
 def _parts(name: str) -> list[str]:
-    """The parts of a member's name below the root of what was fetched.
+    """Return the parts of a member's name below the root of what was fetched.
 
     Raises:
         ValueError: it leaves the root, or no file system of ours has such a name.
@@ -112,7 +112,7 @@ def _parts(name: str) -> list[str]:
 
 @contextlib.contextmanager
 def _folder(root: int, parts: list[str]) -> Iterator[int]:
-    """The descriptor of a folder below another one; each part is made if it is not there, and none may be a link."""
+    """Yield the descriptor of a folder below another one; missing parts are created, and none may be a link."""
     descriptor = os.dup(root)
     try:
         for part in parts:

@@ -127,13 +127,13 @@ class Objects(Generic[Valid, Invalid]):
         self.record("MODIFIED", msgspec.json.decode(answer))
 
     def written(self, job: Valid) -> None:
-        """A job as our own write left it; no news for the plan that asked for it."""
+        """Store a job as our own write left it; it queues no plan, since a plan asked for it."""
         before = self._jobs.get(job.key)
         if before is not None and before.metadata.uid == job.metadata.uid and _version(before) < _version(job):
             self._jobs[job.key] = job
 
     def missed(self, key: Key, uid: str, error: NotFound) -> None:
-        """The API server answered 404 for a job.
+        """Check a job for which the API server answered 404.
 
         Raises:
             Unavailable: it does not know the whole kind now, which says nothing of the job: the CRD is being replaced.
@@ -189,7 +189,7 @@ class Objects(Generic[Valid, Invalid]):
             await self._ask(api, key, "")
 
     async def _ask(self, api: Api, key: Key, uid: str) -> None:
-        """A list may be old; the object itself is not."""
+        """Read the object itself: a list may be outdated, the object is not."""
         try:
             self.put(await api.request("GET", object_path(self._plural, key)))
         except NotFound as error:
@@ -308,12 +308,12 @@ class InvalidJobs:
         self._queue: WorkQueue[Key] = WorkQueue()
 
     def see(self, job: InvalidJob) -> None:
-        """An invalid object was seen; it is written to at once if this process leads."""
+        """Record an invalid object; its status is written at once if this process leads."""
         self._jobs[job.key] = job
         self._queue.add(job.key)
 
     def forget(self, key: Key) -> None:
-        """It is gone, or valid by now."""
+        """Forget an object that is gone or valid."""
         self._jobs.pop(key, None)
 
     async def run(self) -> None:
@@ -357,7 +357,7 @@ class InvalidJobs:
 
 
 def _stalled_status(there: Document, status: TrainingJobStatus) -> Document:
-    """The status as it is there, saying that the job is stalled.
+    """Return the status as it is there, saying that the job is stalled.
 
     Its other fields are kept: another version of the operator may be able to read them.
     """

@@ -71,7 +71,7 @@ class KubeletEvents:
         self._page = msgspec.json.Decoder(Listed[Event])
 
     def why(self, job_uid: str) -> tuple[str, str]:
-        """Reason code and evidence of why pods of this job do not start; empty: nothing is known."""
+        """Return the reason code and evidence of why pods of this job do not start; empty: nothing is known."""
         return self._known.get(job_uid, ("", ""))
 
     def look(self, record: PodRecord) -> None:
@@ -121,7 +121,7 @@ class KubeletEvents:
                 self._changed(record)
 
     async def _warnings(self, namespace: str, stuck: dict[str, PodRecord]) -> dict[str, tuple[str, str]] | None:
-        """The newest warning that says something, by pod uid; None: they cannot be read."""
+        """Return the newest warning that says something, by pod uid; None: they cannot be read."""
         newest: dict[str, Event] = {}
         params = {"fieldSelector": WARNINGS, "limit": PAGE}
         try:

@@ -64,7 +64,7 @@ class Nodes:
         self._refused = self._rests = False
 
     def lost(self, name: str) -> bool:
-        """Whether this node is known not to be ready."""
+        """Return whether this node is known not to be ready."""
         return name in self._lost
 
     def look(self, name: str) -> None:
@@ -146,7 +146,7 @@ class Nodes:
         self._measured()
 
     async def _read_all(self) -> bool:
-        """Whether there is no point in trying again."""
+        """Return whether there is no point in trying again."""
         found: list[Node] = []
         rest = ""
         try:

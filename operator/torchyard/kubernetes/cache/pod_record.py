@@ -51,7 +51,7 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
         return Claim(self.namespace, self.job_uid, self.pod.name, self.uid, self.pod.created, self.signature)
 
     def suspects_node(self, now: float) -> bool:
-        """Whether the node may be the reason that nothing happens: worth a look at it."""
+        """Return whether the node may be the reason that nothing happens: worth a look at it."""
         if self.marked:
             return True
         late = self.gone_by is not None and now >= self.gone_by + OVERDUE_SECONDS
@@ -59,7 +59,7 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
         return bool(self.pod.node) and self.pod.alive and (late or unstarted)
 
     def suspects_node_at(self) -> float | None:
-        """When that will be, if nothing happens."""
+        """Return when the node becomes suspect, if nothing happens before."""
         times = [
             since + wait
             for since, wait in ((self.gone_by, OVERDUE_SECONDS), (self.bound, UNSTARTED_SECONDS))
@@ -159,7 +159,7 @@ def _image_digest(pod: KubePod) -> str:
 
 
 def _phase(pod: KubePod) -> PodPhase:
-    """The pod is over when the trainer is: what others injected beside it may go on for ever."""
+    """Return the phase; a pod is over when its trainer is, since injected containers may run for ever."""
     phase = pod.status.phase
     trainer = next((each for each in pod.status.container_statuses or () if each.name == names.TRAINER), None)
     if phase == "Running" and trainer is not None:
@@ -173,7 +173,7 @@ def _phase(pod: KubePod) -> PodPhase:
 
 
 def _marked(pod: KubePod) -> bool:
-    """The node controller marks the pods of a node that is not ready: the pod is not, though its containers are."""
+    """Return whether the node controller marked the pod as not ready, as it does if the node is not."""
     ready, containers = pod.status.condition("Ready"), pod.status.condition("ContainersReady")
     return (
         ready is not None

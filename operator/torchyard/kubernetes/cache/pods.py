@@ -104,7 +104,7 @@ class Pods:
         return all(informer.synced.is_set() for informer in self._informers.values())
 
     def of(self, job_uid: str) -> tuple[Pod, ...]:
-        """The pods of a job, by index; for a while also those that vanished, as ended: a loss has a name and a node."""
+        """Return the pods of a job, by index, and for a while those that vanished, as ended, to name a lost one."""
         known = (*self._own(job_uid), *self._vanished.get(job_uid, {}).values())
         found = sorted(known, key=lambda each: (each.pod.index, each.pod.incarnation))
         return tuple(self._pod(record) for record in found)
@@ -132,7 +132,7 @@ class Pods:
         return sorted(record.pod.name for record in pods if record.pod.alive and self._made(record))
 
     def version(self, pod_uid: str) -> int | None:
-        """The version of a pod as it was last seen; None: it is not known."""
+        """Return the version of a pod as it was last seen; None: it is not known."""
         record = self._all.get(pod_uid)
         return record.version if record is not None else None
 
@@ -144,11 +144,11 @@ class Pods:
         return kept.version if kept is not None else None
 
     def position(self, namespace: str) -> int:
-        """The version up to which the watch has reported everything."""
+        """Return the version up to which the watch has reported everything."""
         return self._informer(namespace).version
 
     def forget(self, pod_uid: str) -> None:
-        """The API server said that this pod is gone."""
+        """Record that, according to the API server, this pod is gone."""
         record = self._all.get(pod_uid)
         if record is not None:
             self._dead.add(pod_uid)
@@ -216,12 +216,12 @@ class Pods:
             self._tell(record)
 
     def _lose(self, record: PodRecord, why: str = "") -> None:
-        """A pod is gone."""
+        """Record that a pod is gone."""
         self._remember(record, why)
         self._tell(record)
 
     def _remember(self, record: PodRecord, why: str) -> None:
-        """A pod whose object went before anybody could ask how it ended: deleted by force, with its node, or fast."""
+        """Keep a pod whose object went before its end could be read: deleted by force, with its node, or fast."""
         pod = record.pod
         if pod.phase == "Succeeded":
             return
@@ -290,7 +290,7 @@ class Pods:
         return replace(pod, phase="Unknown") if self._nodes.lost(pod.node) else pod
 
     def _explained(self, record: PodRecord, demands: Demands) -> Pod:
-        """What the scheduler only counts, in names and figures."""
+        """Return the message with names and figures of what the scheduler only counts."""
         pod, asked = record.pod, record.asked
         if not pod.reason.startswith("Insufficient"):
             reason, message = node_fit.reason(self._nodes.known, demands)
@@ -305,7 +305,7 @@ class Pods:
         return replace(pod, reason=code or pod.reason, message=message)
 
     def _capacity(self, job_uid: str, known: Iterable[Node], of: Amount) -> list[Room]:
-        """What each of these nodes has, and what the pods of other jobs leave of it."""
+        """Return the capacity of each of these nodes, and what the pods of other jobs leave of it."""
         return [
             Room(has, max(Decimal(0), has - self._used(node.metadata.name, of, besides=job_uid)))
             for node in known

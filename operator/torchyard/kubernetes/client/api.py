@@ -55,7 +55,7 @@ SLACK_SECONDS = 5.0
 
 
 def boottime() -> float:
-    """Seconds that go on while the machine sleeps and know nothing of wall clocks."""
+    """Return the seconds of a clock that counts while the machine sleeps and never jumps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
@@ -134,12 +134,12 @@ class Api:
         return self._budget is not None and self._budget.busy
 
     def guarded(self, *, budget: Budget | None, fence: Fence | None, observe: Observe | None = None) -> "Api":
-        """The same server, its writes within a budget and on this side of a fence."""
+        """Return the same server, its writes within a budget and on this side of a fence."""
         observe = observe or self._observe
         return Api(self.session, self.credentials, budget=budget, fence=fence, observe=observe, time=self.time)
 
     def another_session(self) -> aiohttp.ClientSession:
-        """A session of its own on the same connections, for a library that closes what it is given."""
+        """Return another session on the same connections, for a library that closes what it is given."""
         assert self.session.connector is not None
         return _session(self.credentials, self.session.connector, owner=False)
 
@@ -154,7 +154,7 @@ class Api:
         accept: str = JSON,
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 -- also bounds the kernel's part of it
     ) -> bytes:
-        """The body of the answer.
+        """Return the body of the answer.
 
         Args:
             verb: GET, POST, PUT, PATCH or DELETE; all but GET wait for the budget.
@@ -183,7 +183,7 @@ class Api:
             return await self._send(verb, path, options)
 
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
-        """The lines of a watch, without their line breaks; ends when the server ends it.
+        """Yield the lines of a watch, without their line breaks; ends when the server ends it.
 
         Raises:
             NotFound, Gone, Rejected: as `request`.
@@ -232,7 +232,7 @@ class Api:
 
 @contextlib.asynccontextmanager
 async def connected(context: str | None = None) -> AsyncIterator[Api]:
-    """The API server of a kubeconfig context, or of the cluster we run in. No request is made yet.
+    """Yield the API server of a kubeconfig context, or of the cluster we run in. No request is made yet.
 
     Raises:
         ValueError: there is no usable configuration.
@@ -307,7 +307,7 @@ async def _read(response: aiohttp.ClientResponse, what: str) -> bytes:
 
 
 def _whole(answer: bytes, what: str) -> bytes:
-    """The answer, if it is JSON: whatever stands in between may tell a part of it, or a page of its own."""
+    """Return the answer, if it is JSON: a proxy may send a part of it, or its own page."""
     try:
         msgspec.json.decode(answer, type=msgspec.Raw)
     except msgspec.DecodeError as error:

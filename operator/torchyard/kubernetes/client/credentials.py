@@ -120,7 +120,7 @@ class Credentials:
         return self._authorization
 
     async def _changed_since(self, used: str | None) -> bool:
-        """Whether there is something else to try than what was just refused."""
+        """Return whether there is something else to try than what was just refused."""
         async with self._lock:
             if self._authorization == used:
                 if time.monotonic() - self._loaded < RELOAD_SECONDS:
@@ -243,7 +243,7 @@ def _impersonation(user: Document) -> Iterator[tuple[str, str]]:
 
 
 def proxy_for(server: str) -> str | None:
-    """The proxy's URL; None: directly.
+    """Return the proxy's URL; None: directly.
 
     Args:
         server: base URL.

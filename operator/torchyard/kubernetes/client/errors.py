@@ -84,7 +84,7 @@ Refusal = NotFound | Gone | Conflict | Rejected | Unavailable
 
 
 def refusal(code: int, body: bytes, *, what: str, retry_after: str | None = None) -> Refusal:
-    """The exception that an answer stands for.
+    """Return the exception that an answer stands for.
 
     Args:
         code: HTTP status, or the code of a watch's ERROR event.

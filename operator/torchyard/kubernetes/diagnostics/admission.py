@@ -37,7 +37,7 @@ Words = re.Match[str]
 
 
 def refused(error: Rejected | NotFound | Unavailable) -> Refused | None:
-    """What a failed creation of a pod means; None: it may pass by itself."""
+    """Return the reason for a failed creation of a pod; None: it may succeed by itself."""
     message = _POD_PREFIX.sub("", str(error) if not isinstance(error, Rejected) else error.message).strip()
     if isinstance(error, NotFound):
         return Refused(Reason.NAMESPACE_TERMINATING, "it is gone", retry_after=LONG_SECONDS)
@@ -55,13 +55,13 @@ def refused(error: Rejected | NotFound | Unavailable) -> Refused | None:
 
 
 def forbidden(error: Rejected) -> Refused | None:
-    """The right that a write of any kind lacks; None: it was refused for another reason."""
+    """Return the right that a write of any kind lacks; None: it was refused for another reason."""
     found = _RBAC.search(error.message)
     return Refused(Reason.FORBIDDEN, _right(found), retry_after=LONG_SECONDS) if found is not None else None
 
 
 def _quota(found: Words) -> str:
-    """The resources that are short, as used/hard, and what a pod asks for: all three lists name the same ones."""
+    """Return the resources that are short, as used/hard, and what a pod asks for; all three lists name the same."""
     asked, used, hard = (
         dict(each.split("=", 1) for each in found[part].split(",") if "=" in each) for part in ("asked", "used", "hard")
     )

@@ -51,7 +51,7 @@ _KEY = re.compile(r"couldn't find key (?P<key>\S+) in (?P<kind>Secret|ConfigMap)
 
 
 def reason(pod: KubePod) -> tuple[str, str]:
-    """Reason code and evidence of a pod that is Pending; both empty: nothing is wrong yet."""
+    """Return the reason code and evidence of a pod that is Pending; both empty: nothing is wrong yet."""
     scheduled = pod.status.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False":
         if scheduled.reason == "SchedulingGated":
@@ -65,7 +65,7 @@ def reason(pod: KubePod) -> tuple[str, str]:
 
 
 def event(kind: str, message: str) -> tuple[str, str]:
-    """Reason code and evidence of a warning about a pod whose containers are not even created."""
+    """Return the reason code and evidence of a warning about a pod whose containers are not even created."""
     if kind in {"FailedMount", "FailedAttachVolume", "FailedMapVolume"}:
         found = missing(message)
         return found if found is not None else (Reason.VOLUME_NOT_MOUNTED, _short(message))
@@ -75,7 +75,7 @@ def event(kind: str, message: str) -> tuple[str, str]:
 
 
 def missing(message: str) -> tuple[str, str] | None:
-    """The secret or config map that a message says does not exist, or lacks a key."""
+    """Return the secret or config map that a message says does not exist, or lacks a key."""
     found = _MISSING.search(message)
     if found is not None:
         # Volumes name it with its namespace: `default/token`; `object "ns"/"name" not registered` says nothing more.
@@ -91,7 +91,7 @@ def missing(message: str) -> tuple[str, str] | None:
 
 
 def claims(pod: KubePod) -> tuple[str, ...]:
-    """Names of the claims that a pod mounts."""
+    """Return names of the claims that a pod mounts."""
     volumes = (each.persistent_volume_claim for each in pod.spec.volumes or ())
     return tuple(dict.fromkeys(claim.claim_name for claim in volumes if claim is not None))
 

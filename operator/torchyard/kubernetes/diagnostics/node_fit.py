@@ -34,7 +34,7 @@ class Demands(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def demands(spec: PodSpec) -> Demands:
-    """The demands of a pod."""
+    """Return the demands of a pod."""
     affinity = spec.affinity.node_affinity if spec.affinity is not None else None
     required = affinity.required if affinity is not None else None
     return Demands(
@@ -45,7 +45,7 @@ def demands(spec: PodSpec) -> Demands:
 
 
 def reason(nodes: Sequence[Node], asked: Demands) -> tuple[str, str]:
-    """Reason code and evidence; both empty: labels and taints let it onto some node."""
+    """Return the reason code and evidence; both empty: labels and taints let it onto some node."""
     matching = [node for node in nodes if _matches(node, asked)]
     if not matching:
         return Reason.NO_MATCHING_NODE, _absent(nodes, asked)
@@ -63,14 +63,14 @@ def reason(nodes: Sequence[Node], asked: Demands) -> tuple[str, str]:
 
 
 def admitting(nodes: Sequence[Node], asked: Demands) -> list[Node]:
-    """The nodes that labels and taints let it onto, full or not."""
+    """Return the nodes that labels and taints let it onto, full or not."""
     return [
         node for node in nodes if _matches(node, asked) and not _taints(node, asked) and not node.spec.unschedulable
     ]
 
 
 def _absent(nodes: Sequence[Node], asked: Demands) -> str:
-    """The demands that no node at all meets, else all of them: each is met somewhere, but nowhere together."""
+    """Return the demands that no node at all meets, else all of them: each is met somewhere, but nowhere together."""
     parts = [(f"{key}={value}", _has_label(nodes, key, value)) for key, value in asked.labels.items()]
     if len(asked.terms) == 1:
         parts += [(_expression_text(each), any(_holds(node, each) for node in nodes)) for each in asked.terms[0]]
@@ -122,7 +122,7 @@ def _taints(node: Node, asked: Demands) -> list[Taint]:
 
 
 def _ailing(node: Node, asked: Demands) -> str:
-    """The node and what it suffers from, if nothing else keeps the pod off it."""
+    """Return the node and what it suffers from, if nothing else keeps the pod off it."""
     taints = [taint.key for taint in _taints(node, asked)]
     ill = bool(taints) and _AILMENTS.issuperset(taints) and not node.spec.unschedulable
     return f"{node.metadata.name}: {taints[0].rpartition('/')[2]}" if ill else ""

@@ -29,7 +29,7 @@ class Fault(Struct, frozen=True):
 
 
 def reason(message: str, claims: Iterable[str] = ()) -> tuple[str, str]:
-    """Reason code and evidence.
+    """Return the reason code and evidence.
 
     Args:
         message: of the condition `PodScheduled`.
@@ -54,7 +54,7 @@ def reason(message: str, claims: Iterable[str] = ()) -> tuple[str, str]:
 
 
 def read(message: str) -> list[Fault]:
-    """The faults of a scheduler's sentence, in its order."""
+    """Return the faults of a scheduler's sentence, in its order."""
     sentence = _SENTENCE.match(message.strip())
     if sentence is None:
         return []
@@ -62,7 +62,7 @@ def read(message: str) -> list[Fault]:
 
 
 def _priority_and_code(fault: Fault) -> tuple[int, str] | None:
-    """How late in the scheduler's row of tests this one stands, and its code."""
+    """Return the position of this test in the scheduler's order, and its reason code."""
     what = fault.what
     if "volume" in what.lower():
         return 6, _volume(what)

@@ -92,7 +92,7 @@ def disruption(pod: KubePod) -> tuple[str, str]:
 
 
 def how(pod: KubePod) -> End:
-    """How a pod of phase Succeeded or Failed ended: judged by the trainer alone, whatever was injected beside it."""
+    """Return how a pod of phase Succeeded or Failed ended: its trainer decides, not an injected container."""
     taken, words = disruption(pod)
     trainer = _terminated(pod.status.container_statuses, names.TRAINER)
     if trainer is None or trainer.reason == "ContainerStatusUnknown":
@@ -126,7 +126,7 @@ def not_started(pod: KubePod, container: str, message: str) -> tuple[str, str]:
 
 
 def _not_begun(pod: KubePod) -> End | None:
-    """The container before the trainer that failed: ours, or one that others put into the pod."""
+    """Return the container before the trainer that failed: ours, or one that others put into the pod."""
     for each in pod.status.init_container_statuses or ():
         ended = each.state.terminated
         if ended is not None and ended.reason in _CANNOT_START:
@@ -165,12 +165,12 @@ def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
 
 
 def _is_plain(pod: KubePod) -> bool:
-    """Whether it has no agent."""
+    """Return whether it has no agent."""
     return bool(pod.spec.subdomain)
 
 
 def _in_words(log: str) -> str:
-    """What it said last, which is no cause: whatever it did, the signal came from outside."""
+    """Return what it said last, which is no cause: whatever it did, the signal came from outside."""
     said = _last_line(log)
     return f"; the last line of its log: {said}" if said else ""
 
@@ -192,19 +192,19 @@ def _last_line(message: str) -> str:
 
 
 def _telling_line(log: str) -> str:
-    """The line of a log's end that tells most: an exception, else the last one of a worker that is no ornament."""
+    """Return the most informative line at the end of a log: an exception, else a worker's last line with text."""
     raised = [line for line in log.splitlines() if _RAISED.match(line) and "torch.distributed.elastic" not in line]
     own = [line for line in _of_workers(log).splitlines() if any(map(str.isalnum, line))]
     return _short((raised or own or [""])[-1])
 
 
 def _of_workers(log: str) -> str:
-    """A log without what torchrun adds to the words of its workers."""
+    """Return a log without what torchrun adds to the words of its workers."""
     return _LAUNCHER.sub("", log)
 
 
 def _lines(log: str) -> tuple[str, ...]:
-    """What it said last, without what a terminal would obey; indented as it was."""
+    """Return what it said last, without what a terminal would obey; indented as it was."""
     own = _of_workers(log)
     clean = ESCAPES.sub("", own if own.strip() else log).expandtabs(4).splitlines()
     lines = ("".join(filter(str.isprintable, line))[:MAX_LINE] for line in clean[-MAX_LINES:])

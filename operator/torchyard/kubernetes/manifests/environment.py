@@ -17,7 +17,7 @@ Variable = dict[str, Any]
 
 
 def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Variable]:
-    """Every variable of the trainer's container, one entry a name.
+    """Return every variable of the trainer's container, one entry a name.
 
     What only the agent and its workers read comes in two of them, which the agent unpacks: entries of a container are
     half of what creating a pod costs the API server (docs/decisions/0020-agent-environment-in-two-variables.md).
@@ -34,7 +34,7 @@ def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Variable
 
 
 def of_plain(job: TrainingJob, action: CreatePod) -> list[Variable]:
-    """Every variable of a container without an agent: torchrun reads each option of its own from `PET_<OPTION>`."""
+    """Return every variable of a container without an agent: torchrun reads its options from `PET_<OPTION>`."""
     spec = job.spec
     name = job.metadata.name
     rendezvous = {
@@ -60,12 +60,12 @@ def listed(env: Mapping[str, str]) -> list[Variable]:
 
 
 def verbatim(text: str) -> str:
-    """A text that the kubelet, which expands `$(NAME)`, gives to the process as it is."""
+    """Return a text that the kubelet, which expands `$(NAME)`, gives to the process as it is."""
     return text.replace("$", "$$")
 
 
 def _home() -> dict[str, str]:
-    """What a uid unknown to an image that is run read-only lacks, also for who looks in with `kubectl exec`."""
+    """Return what a uid unknown to an image that is run read-only lacks, also for who looks in with `kubectl exec`."""
     return {
         "HOME": names.TMP,
         "USER": "torchyard",  # getpass.getuser(), behind torch.compile's cache, raises for a uid without a name
@@ -73,7 +73,7 @@ def _home() -> dict[str, str]:
 
 
 def _caches() -> dict[str, str]:
-    """Where programs may keep what they compile; those of an image lie where nothing can be written."""
+    """Return where programs may keep what they compile; those of an image lie where nothing can be written."""
     return {
         "XDG_CACHE_HOME": f"{names.TMP}/cache",
         "TORCHINDUCTOR_CACHE_DIR": f"{names.TMP}/cache/inductor",

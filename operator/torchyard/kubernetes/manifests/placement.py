@@ -44,7 +44,7 @@ def affinity(job: TrainingJob, avoid: Iterable[str] = ()) -> Entry:
 
 
 def tolerations(spec: TrainingJobSpec, site: Site) -> list[Entry]:
-    """What the job asks for, and how long a pod waits for a node that was lost."""
+    """Return the tolerations of the job, and how long a pod tolerates a lost node."""
     found = asked(spec)
     for taint in _NODE_LOST:
         lost = {"key": taint, "operator": "Exists", "effect": "NoExecute"}
@@ -53,7 +53,7 @@ def tolerations(spec: TrainingJobSpec, site: Site) -> list[Entry]:
 
 
 def asked(spec: TrainingJobSpec) -> list[Entry]:
-    """The user's tolerations, and the one GPU nodes ask for."""
+    """Return the user's tolerations, and the one GPU nodes ask for."""
     found: list[Entry] = []
     for toleration in spec.scheduling.tolerations:
         fields = {

@@ -88,7 +88,7 @@ def _metadata(job: TrainingJob, action: CreatePod, site: Site, provenance: str) 
 
 
 def owner(job: TrainingJob) -> Manifest:
-    """What makes an object go with its job."""
+    """Return the owner reference by which an object is deleted with its job."""
     return {
         "apiVersion": job.api_version,
         "kind": job.kind,
@@ -136,7 +136,7 @@ def installer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
 
 
 def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
-    """The container that trains: the agent first, if there is one, the workers below it."""
+    """Return the container that trains: the agent first, if there is one, the workers below it."""
     spec, plain = job.spec, is_agentless(job.spec)
     command = launch.worker_command(spec, f"{names.CONFIG}/{SCRIPT_FILE}" if spec.script is not None else None)
     agent = ["python3", names.AGENT_INSTALLED, "--listen", names.AGENT_LISTEN, "--"]
@@ -187,7 +187,7 @@ def _with_checkpoints(disk: int | str, spec: TrainingJobSpec) -> str:
 
 
 def pod_security(spec: TrainingJobSpec, run_as: int | None) -> Manifest:
-    """A numeric user that is not root, whatever the image says; None: the cluster chooses it."""
+    """Return a numeric user that is not root, whatever the image says; None: the cluster chooses it."""
     context: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if run_as is not None:
         context |= {"runAsUser": run_as, "runAsGroup": run_as}
@@ -267,12 +267,12 @@ def pod_volumes(spec: TrainingJobSpec, site: Site) -> list[Entry]:
 
 
 def installer_mounts() -> list[Entry]:
-    """What the installer fills."""
+    """Return the volume mounts of the installer."""
     return [_mount(_BIN, names.BIN), _mount(_CONFIG, names.CONFIG)]
 
 
 def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
-    """What the trainer sees."""
+    """Return the volume mounts of the trainer."""
     installed = [_mount(_BIN, names.BIN, read_only=True), _mount(_CONFIG, names.CONFIG, read_only=True)]
     agents = [
         _mount(_RUN, names.RUN),
@@ -310,13 +310,13 @@ def _variables(spec: TrainingJobSpec) -> list[Entry]:
 
 
 def claims(spec: TrainingJobSpec) -> bool:
-    """Whether a claim is mounted, whose files may belong to another user."""
+    """Return whether a claim is mounted, whose files may belong to another user."""
     kept = spec.checkpoint.volume
     return (kept is not None and kept.claim is not None) or any(volume.claim is not None for volume in spec.volumes)
 
 
 def _intake(site: Site) -> list[Entry]:
-    """The token says which pod is calling; the CA comes as an annotation of the pod: no Secret in any namespace."""
+    """Return the volume of the token, which identifies the pod, and of the CA, an annotation: no Secret is needed."""
     ca = f"metadata.annotations['{names.INTAKE_CA}']"
     token = {"audience": site.audience, "expirationSeconds": site.token_seconds, "path": "token"}
     return [
