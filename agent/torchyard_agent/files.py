@@ -39,7 +39,7 @@ def read_json(path: Path) -> Optional[Dict[str, Any]]:
 
 
 def is_whole(value: Any) -> bool:
-    """Return whether `value` is an integer of 64 bits: JSON's, and Python's, have no end."""
+    """Return whether `value` is an integer of 64 bits: those of JSON and Python are unbounded."""
     return isinstance(value, int) and not isinstance(value, bool) and -(2**63) <= value < 2**63
 
 

@@ -1,4 +1,4 @@
-"""`python torchyard-agent.pyz install --to DIR`: what the init container of a training pod does, then ends.
+"""`python torchyard-agent.pyz install --to DIR`: the program of the init container of a training pod.
 
 Copies the zipapp it runs from to DIR/bin and writes the files its environment holds to DIR/config (docs/protocol.md).
 """
@@ -17,7 +17,7 @@ USAGE = f"python {NAME} install --to DIR"
 
 
 def install(argv: Sequence[str], env: Mapping[str, str], zipapp: Path) -> None:
-    """Bring the agent and the job's files to where the trainer's container finds them.
+    """Copy the agent and the job's files to the volume of the trainer's container.
 
     Args:
         argv: what follows `install`.

@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 def text(code: int, ended: Optional[Dict[str, Any]]) -> str:
-    """JSON of at most 4096 bytes about the first failure; the head of its traceback goes first."""
+    """Return JSON of at most 4096 bytes about the first failure; the head of its traceback is dropped first."""
     ended = ended or {}
     cause = dict(ended.get("failure") or {})
     document = {"code": code, "round": ended.get("round"), "failure": cause or None}
@@ -24,7 +24,7 @@ def text(code: int, ended: Optional[Dict[str, Any]]) -> str:
 
 
 def write(path: Path, code: int, ended: Optional[Dict[str, Any]]) -> None:
-    """Write it in place: the kubelet mounts this file, it cannot be replaced."""
+    """Write the log in place: the kubelet mounts this file, so it cannot be replaced."""
     try:
         path.write_text(text(code, ended), encoding="utf-8")
     except OSError as error:

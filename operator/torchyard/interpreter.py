@@ -1,4 +1,4 @@
-"""Our own Python programs in processes of their own, whatever lies in the current directory."""
+"""Start our own Python programs without importing modules of the current directory."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Whose checkpoints lie in the folder of this job on a claim, which outlives jobs and may be used by the next one.
+"""The owner of the checkpoints in the folder of this job on a claim, which outlives jobs and may serve the next one.
 
 A job that is deleted and created again under its name is another job: with the files of the former one in its folder,
 it would train nothing and report the former job's result as its own. The folder names the uid of its job; that of
@@ -49,7 +49,7 @@ def take(folder: Path, uid: str, *, go_on: bool) -> Optional[str]:
 
 
 def _owner(folder: Path) -> Optional[str]:
-    """Return the uid of the job that the files are of; None: no agent has looked at them."""
+    """Return the uid of the job that owns the files; None: no agent has recorded one."""
     try:
         with (folder / OWNER_FILE).open("rb") as stream:
             return str(json.loads(stream.read(MAX_BYTES))["uid"])

@@ -17,7 +17,7 @@ def connect(url: str, ca_file: Optional[Path], seconds: float) -> http.client.HT
     """Return an open connection to the intake at `url`; `seconds` is its time-out.
 
     Raises:
-        OSError: no server listens there, or one that `ca_file` does not vouch for.
+        OSError: no server listens there, or one whose certificate `ca_file` did not sign.
     """
     connection = _connection(url, ca_file, seconds)
     connection.connect()
@@ -27,7 +27,7 @@ def connect(url: str, ca_file: Optional[Path], seconds: float) -> http.client.HT
 
 
 def base_path(url: str) -> str:
-    """Return what every path at this base URL begins with."""
+    """Return the prefix of every path at this base URL."""
     return "" if url.startswith(UNIX) else urlsplit(url).path.rstrip("/")
 
 

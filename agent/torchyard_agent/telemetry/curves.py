@@ -1,4 +1,4 @@
-"""Curves of a program that keeps none: `metrics.jsonl` and TensorBoard event files in its checkpoint folder.
+"""Curves of a program that writes none: `metrics.jsonl` and TensorBoard event files in its checkpoint folder.
 
 The same files as those of a built-in workload, so that `fetch`, plots and TensorBoard need not know which one it was.
 """
@@ -83,7 +83,7 @@ class Curves:
             self._thread.start()
 
     def close(self) -> None:
-        """Write what waits, for at most a few seconds."""
+        """Write the queued points, for at most a few seconds."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""GPUs of this pod through NVML: inventory and load. Without a driver there are none, which is said once."""
+"""GPUs of this pod through NVML: inventory and load. Without a driver there are none, which is logged once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INTERVAL = 5.0
 
 
 class Gpus:
-    """Polls NVML in a thread of its own: a driver in trouble may block a call for minutes."""
+    """Polls NVML in a separate thread: a faulty driver may block a call for minutes."""
 
     def __init__(self) -> None:
         self.notice: Optional[str] = None
@@ -43,7 +43,7 @@ class Gpus:
         self._stop.set()
 
     def latest(self) -> List[Dict[str, Any]]:
-        """Return what was read last, a dictionary a GPU; what a GPU does not support is left out."""
+        """Return the newest readings, a dictionary for each GPU; what a GPU does not support is left out."""
         return self._latest
 
     def count(self) -> int:

@@ -11,7 +11,7 @@ import math
 import re
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-# A gap between two looks that is longer was the agent's own, stopped with its pod: it is held against nobody.
+# A longer gap between two looks means that the agent itself was stopped with its pod: it counts for no rank.
 LONGEST_GAP_SECONDS = 2.0
 # Who waits for others stands still as long as the one they wait for: it has this much time to be found first.
 MEETING_SECONDS = 10.0

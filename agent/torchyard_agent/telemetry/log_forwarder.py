@@ -55,7 +55,7 @@ class LogForwarder:
             try:
                 self._stream.write(data)
                 self._stream.flush()
-            except (OSError, ValueError):  # nobody reads it any more; the log files have it all
+            except (OSError, ValueError):  # the reader is gone; the log files have everything
                 return
             with self._changed:
                 self._bytes -= len(data)

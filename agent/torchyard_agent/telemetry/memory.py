@@ -1,4 +1,4 @@
-"""What this pod's control group says of its memory: whether the kernel just killed a process for lack of it.
+"""Memory of this pod's control group: whether the kernel just killed a process for lack of it.
 
 A worker that is killed so looks like any `kill -9`. Under cgroup v2 the kubelet has the whole container killed and says
 OOMKilled itself; under v1, with `singleProcessOOMKill` and outside of a cluster only the counter of the group knows.
@@ -46,11 +46,11 @@ class Memory:
             self._kills, self._seen = kills, time.time()
 
     def killed_about(self, moment: float) -> bool:
-        """Return whether it killed one about then (unix seconds)."""
+        """Return whether the kernel killed a process at about this time (unix seconds)."""
         return abs(moment - self._seen) <= _RECENT_SECONDS
 
     def describe(self) -> str:
-        """Limit and peak of the group."""
+        """Return limit and peak of the group."""
         limit, peak = self._bytes(self._files.limit), self._bytes(self._files.peak)
         said = f"limit {_binary(limit)}" if limit is not None else "no limit was set, the node ran out of memory"
         return said + (f", peak {_binary(peak)}" if peak is not None else "")
@@ -70,7 +70,7 @@ class Memory:
         return None
 
     def _count(self) -> int:
-        """Processes killed so far; 0 also if that is not known."""
+        """Return the number of processes killed so far; 0 also if it is not known."""
         fields = self._read(self._files.kills).split()
         after = fields[fields.index("oom_kill") + 1 :] if "oom_kill" in fields else ()
         return int(after[0]) if after and after[0].isdigit() else 0

@@ -18,7 +18,7 @@ Sample = Tuple[str, Dict[str, Any], Optional[float]]
 
 
 def render(status: Dict[str, Any]) -> str:
-    """Text exposition of `/status`. Every metric is a gauge and starts with `torchyard_`."""
+    """Return the text exposition of `/status`. Every metric is a gauge and starts with `torchyard_`."""
     families: Dict[str, List[str]] = {}
     for name, labels, value in _samples(status):
         if isinstance(value, (int, float)):

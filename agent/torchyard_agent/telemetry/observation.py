@@ -1,4 +1,4 @@
-"""What the hooks see of training in this process: on which device, and whether it belongs to a process group."""
+"""What the hooks observe of training in this process: its device, and whether it belongs to a process group."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def tolerate_full_disk(log: Path, run_dir: Path) -> None:
 
 
 class _LogFile(io.FileIO):
-    """A descriptor of the log; what does not fit on its disk is dropped."""
+    """A stream to the descriptor of the log; what does not fit on its disk is dropped."""
 
     def __init__(self, descriptor: int, name: str, log: Path, run_dir: Path) -> None:
         super().__init__(descriptor, "w", closefd=False)

@@ -15,14 +15,14 @@ from torchyard_agent.workers.zygote_client import LOCATION
 _ZYGOTE_ONLY = ("OPENBLAS_NUM_THREADS", "PYTORCH_NVML_BASED_CUDA_CHECK")
 REMOVED_FROM_WORKERS: List[str] = [name for name in _ZYGOTE_ONLY if name not in os.environ]
 
-# Freed memory stays with the worker: a step that gets its tensors from the kernel anew meets thousands of page faults
+# Freed memory stays with the worker: a step that requests memory from the kernel again causes thousands of page faults
 # (decision 14). As glibc reads them at a process's start: nothing is mapped by itself, the heap shrinks from 2 GiB on.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
 _MEMORY_SETTINGS = {*KEEP_MEMORY, "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_"}
 
 
 def unpack(env: MutableMapping[str, str]) -> None:
-    """Put the variables that two of a pod's hold as JSON objects in their place.
+    """Replace the two variables of a pod that hold JSON objects by the variables in them.
 
     TORCHYARD_ENV wins over what is set already, TORCHYARD_ENV_DEFAULTS gives way to it: to an image's own variables
     and to those of `envFrom`.
@@ -47,7 +47,7 @@ def _packed(text: str, name: str) -> Dict[str, str]:
 def worker_environment(
     env: Mapping[str, str], settings: Settings, progress_url: str, token: Path, gpus: int
 ) -> Dict[str, str]:
-    """Everything of the agent's environment but its token file, and what workers of every round need.
+    """Return the agent's environment without its token file, and with what workers of every round need.
 
     Args:
         env: the agent's own environment.
@@ -84,7 +84,7 @@ def zygote_environment(env: Mapping[str, str], procs: int) -> Dict[str, str]:
 
 
 def _says_how_to_allocate(env: Mapping[str, str]) -> bool:
-    # One of these changes what the others mean: who sets one of them has all of them.
+    # One of these changes what the others mean: a user who sets one of them controls all of them.
     return not _MEMORY_SETTINGS.isdisjoint(env) or "glibc.malloc." in env.get("GLIBC_TUNABLES", "")
 
 

@@ -1,4 +1,4 @@
-"""What the programs below a worker left in its run folder about why they ended, merged into one finding a worker.
+"""Failure files of the programs below a worker in its run folder, merged into one finding for each worker.
 
 `failure.<rank>.json` is a program's own word; `failure.<rank>.<pid>.json` is written by our hooks in any Python that
 dies of an exception: in the worker itself, or in one that it started.

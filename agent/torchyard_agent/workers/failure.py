@@ -166,7 +166,7 @@ def from_lines(lines: List[str]) -> Dict[str, Any]:
 
 
 def from_crash(text: str) -> Dict[str, Any]:
-    """Message and stack of what faulthandler wrote as the process was killed; empty if it wrote nothing."""
+    """Return message and stack that faulthandler wrote as the process was killed; empty if it wrote nothing."""
     lines = text.splitlines()
     start = next((index for index in range(len(lines) - 1, -1, -1) if lines[index].startswith(_FATAL)), None)
     if start is None:

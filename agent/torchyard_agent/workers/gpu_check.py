@@ -21,7 +21,7 @@ _OTHER_DEVICES = ("dxg", "kfd", "nvhost-gpu", "nvgpu", "nvmap")
 
 
 def missing_device(env: Mapping[str, str], dev: Path = Path("/dev")) -> Optional[str]:
-    """Return why no program here can use a GPU, judged without a driver; None: nothing speaks against it.
+    """Return why no program here can use a GPU, judged without a driver; None: no reason is known.
 
     Args:
         env: of the workers.

@@ -1,4 +1,4 @@
-"""What an interpreter does when its program has ended, in its order, but for the modules of a warm parent.
+"""The steps of an interpreter whose program has ended, in their order, without the modules of a warm parent.
 
 By hand, and followed by `os._exit`: finalizing the interpreter itself would take a second to take down everything that
 the zygote had imported, which nothing can observe.
@@ -27,7 +27,7 @@ _imported_before: FrozenSet[str] = frozenset()
 
 
 def remember_modules() -> None:
-    """Take note of the modules that are imported now: `finish` leaves them alone."""
+    """Record the modules that are imported now: `finish` leaves them alone."""
     global _imported_before  # noqa: PLW0603 - one set per process
     _imported_before = frozenset(sys.modules)
 

@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def run(spec: Dict[str, Any]) -> int:
-    """Run the round `spec` to its end; the exit code of the command, or 128 + signal."""
+    """Run the round `spec` to its end; return the exit code of the command, or 128 + signal."""
     os.environ.update(spec["env"])
     run_dir, rank = Path(spec["runDir"]), int(spec["nodeRank"])
     pids: List[int] = []

@@ -53,7 +53,7 @@ def _shared(held: socket.socket) -> bool:
 
 def _bound() -> socket.socket:
     # Where a port cannot be shared, one of the range of outgoing connections may be given to one before the store
-    # listens; nobody gets these who does not ask for them.
+    # listens; a process gets these only by asking for them.
     for _ in range(TRIES):
         with contextlib.suppress(OSError):
             return _bound_to(random.randint(LEAST, MOST))  # noqa: S311 - no secret

@@ -1,4 +1,4 @@
-"""What Linux offers to keep a family of processes together: parent-death signals, subreaping, whole-tree kills."""
+"""Control of process trees on Linux: parent-death signals, subreaping, kills of whole trees."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def _libc(name: str, *arguments: int) -> bool:
-    """Call a function of the C library that returns 0 when it did its work; whether it did."""
+    """Call a function of the C library that returns 0 on success; return whether it succeeded."""
     try:
         import ctypes
 
@@ -115,7 +115,7 @@ def is_alive(pid: int) -> bool:
 
 
 def _stat(pid: int) -> List[str]:
-    """Fields of /proc/PID/stat from the state on (`state ppid pgrp session ...`); empty when the process is gone."""
+    """Return the fields of /proc/PID/stat from `state ppid pgrp session` on; empty if the process is gone."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -124,12 +124,12 @@ def _stat(pid: int) -> List[str]:
 
 
 def thread_count() -> int:
-    """Threads of this process as the kernel counts them, those of C libraries included."""
+    """Return the number of threads of this process, those of C libraries included."""
     return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
 def reaped() -> Iterator[Tuple[int, int]]:
-    """Children that have ended, each with its exit code, negative for a signal; they are gone then."""
+    """Reap the children that have ended; yield each with its exit code, negative for a signal."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -141,7 +141,7 @@ def reaped() -> Iterator[Tuple[int, int]]:
 
 
 def catches(pid: int, sig: int) -> bool:
-    """Return whether `pid` has a handler for `sig`: sending it is then no death sentence."""
+    """Return whether `pid` has a handler for `sig`: sending it does not end it then."""
     try:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -163,7 +163,7 @@ def signal_groups(leaders: Iterable[int], sig: int) -> None:
 
 
 def kill_descendants(root: int, spare: Iterable[int] = ()) -> int:
-    """SIGKILL everything below `root` but `spare`, until nothing is left; how many were killed.
+    """Kill everything below `root` but `spare`, until nothing is left; return how many were killed.
 
     Loops because a dying process may have forked since the last look.
     """

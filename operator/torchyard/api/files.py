@@ -1,4 +1,4 @@
-"""Files that people name on a command line: regular ones, pipes of a shell, and what should not be waited for."""
+"""Files that users name on a command line: regular files, pipes of a shell, and pipes without a writer."""
 
 import errno
 import os
@@ -47,7 +47,7 @@ def _from_pipe(descriptor: int, most: int) -> bytes:
             if not poll.poll(1000 * SILENCE_SECONDS) or time.monotonic() - begun > 6 * SILENCE_SECONDS:
                 raise TimeoutError(0, f"nothing came from it for {SILENCE_SECONDS:.0f} s") from None
             continue
-        if not part:  # nobody writes any more, or yet
+        if not part:  # no process writes any more, or yet
             break
         found += part
     return bytes(found)

@@ -1,4 +1,4 @@
-"""The listener of /healthz, /readyz and /metrics: every connection ends soon, and no address takes all of them.
+"""The listener of /healthz, /readyz and /metrics: connections are short, and no address can take all of them.
 
 These pages are plain HTTP for every client. A flood of connections, or requests that never end, must not
 keep the kubelet's probes from an answer: a missed liveness probe restarts the operator.

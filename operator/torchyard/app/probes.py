@@ -1,4 +1,4 @@
-"""What the kubelet and Prometheus ask of the operator: health, readiness, metrics. Plain HTTP, nothing secret."""
+"""Health, readiness and metrics for the kubelet and Prometheus. Plain HTTP, nothing secret."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 
 
 class Readiness:
-    """What still keeps this process from doing its work, one sentence a cause."""
+    """What keeps this process from being ready, one sentence for each cause."""
 
     def __init__(self, causes: Mapping[str, str]) -> None:
         self._causes = dict(causes)
@@ -44,7 +44,7 @@ class Metrics:
 
     Args:
         jobs: how many jobs are in which state now.
-        depth: how many jobs wait for a look now.
+        depth: how many jobs are queued now.
         leading: whether this process leads now.
         counts: further totals since the start by name, `torchyard_..._total`.
     """
@@ -57,7 +57,7 @@ class Metrics:
         leading: Callable[[], bool],
         counts: Callable[[], Iterable[tuple[str, str, float]]] = lambda: (),
     ) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for every counter that nobody reads
+        disable_created_metrics()  # type: ignore[no-untyped-call] # a second series for every counter, which is not read
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -82,7 +82,7 @@ class Metrics:
         self._requests.labels(verb, resource(path), str(code)).inc()
 
     def looked(self, result: str, seconds: float) -> None:
-        """Count a look at a job."""
+        """Count a reconcile of a job."""
         self._looks.labels(result).inc()
         self._seconds.observe(seconds)
 
@@ -126,7 +126,7 @@ def application(
     Args:
         readiness: of `/readyz`.
         registry: of `/metrics`.
-        stuck: why only a restart helps; empty: nothing. That this page is answered says that its own loop turns.
+        stuck: why only a restart helps; empty: nothing does. An answer of this page proves that its own loop turns.
     """
 
     async def healthz(_request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""What the command line says when it cannot go on: one sentence, the fix, an exit code."""
+"""Exit codes of the command line, and the error that it prints as one sentence and its fix."""
 
 from typing import Final
 

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import logging
 
         logging.basicConfig()
-    # Closed by whoever started us: their numbers must not become those of files of ours.
+    # Closed by the parent process: our files must not get their numbers.
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115 -- before anything is imported
     if sys.stderr is None:

@@ -133,7 +133,7 @@ async def bring(
     if not replace and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
         raise TorchYardError(f"{target} is there already", "give --replace (Python: replace=True), or another -o (to=)")
     target.parent.mkdir(parents=True, exist_ok=True)
-    # In a folder that is ours alone, under a name that nobody can have foreseen and put a link at.
+    # In a private folder with a random name, where no other user can have placed a link.
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
     scratch = folder / target.name
     try:
@@ -195,7 +195,7 @@ def check(fetched: Path) -> None:
         files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
         expected = {name: facts["sha256"] for name, facts in files.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
-        return  # somebody else's manifest
+        return  # the manifest of another program
     for name, digest in expected.items():
         path = fetched / inside(name)
         if not path.is_file() or digest_of(path) != digest:

@@ -92,7 +92,7 @@ def refuse_overwriting(job: "TrainingJob", pods: Iterable[Left], flags: str = ""
             wish = json.loads(left.wish)
             kind, steps, known = wish["kind"], wish.get("steps", 3), wish["id"]
         except (ValueError, TypeError, KeyError, AttributeError):
-            continue  # there is none, or one that nobody understands: nobody will grant it
+            continue  # there is none, or one that cannot be read and is never executed
         if left.done.count(known) < _procs(job):
             name = job.metadata.name
             sentence = f"a {kind} profile of {plural(steps, 'step')} is still wished for of {name!r}"

@@ -84,7 +84,7 @@ class LocalCluster:
         except OSError as error:
             self.trouble(f"{self.folder.status_file}: {error.strerror}")
             raise Unavailable(f"{self.folder.status_file} cannot be written: {error}") from error
-        if self._job is not None:  # it may have been edited or deleted meanwhile
+        if self._job is not None:  # it may have been edited or deleted in the meantime
             self._job = msgspec.structs.replace(self._job, status=status)
         self._changed()
 

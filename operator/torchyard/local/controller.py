@@ -171,7 +171,7 @@ class _Run:
             await self.cluster.delete_job(job)
             return
         if _unnumbered(edited, job):
-            # Edited by hand: a changed spec is a new generation, whoever changed it.
+            # Edited by hand: every change of the spec is a new generation.
             generation = job.metadata.generation + 1
             edited = await asyncio.to_thread(
                 edit_job, self.folder, lambda now: _numbered(now, generation) if _unnumbered(now, job) else now

@@ -55,7 +55,7 @@ def _become(command: list[str], keeper: int) -> None:
 
 
 def _prctl(option: int, value: int | bytes) -> None:
-    import ctypes  # noqa: PLC0415 - slow, and whoever asks for `stat_fields` needs none
+    import ctypes  # noqa: PLC0415 - slow, and callers of `stat_fields` do not need it
 
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 

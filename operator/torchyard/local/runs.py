@@ -189,7 +189,7 @@ def create_run(
     while True:
         for path in (folder.home, folder.path.parent, folder.path):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(NoRunError), editing(folder):  # somebody moved it away, or we did: once more
+        with contextlib.suppress(NoRunError), editing(folder):  # another process or this one moved it away: try again
             before = read_run(folder)
             if before is None:
                 fresh = _fresh(folder, job, source_folder)
@@ -225,7 +225,7 @@ def remove_run(folder: RunFolder) -> None:
     asked, deadline = False, time.monotonic() + REMOVE_SECONDS
     while (job := read_run(folder)) is not None and job.metadata.uid == doomed.metadata.uid:
         try:
-            with contextlib.suppress(NoRunError), control(folder):  # its controlling process may remove it meanwhile
+            with contextlib.suppress(NoRunError), control(folder):  # its controlling process may remove it first
                 discard_run(folder, doomed.metadata.uid)
         except RunBusyError:
             if time.monotonic() > deadline:

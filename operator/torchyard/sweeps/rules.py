@@ -286,7 +286,7 @@ def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
     if job.trainer is not None and job.trainer.name in BUILT_IN and not own_part:
         known = trainer_metrics(job.trainer.name)
     elif job.metrics.patterns and job.trainer is None:
-        # The names alone: compiling a pattern of somebody else may take the operator seconds.
+        # Only the names: compiling a pattern of a user may take the operator seconds.
         known = tuple(name for pattern in job.metrics.patterns for name in _GROUP.findall(pattern))
     if known and metric not in known:
         meant = nearest(metric, known)

@@ -88,7 +88,7 @@ class Sampler:
                 self.kill()
                 raise SamplerError(f"the sampler has not answered within {self._limit:.0f} s") from None
             except BaseException:
-                self.kill()  # an answer may still come, to a question that nobody asks any more
+                self.kill()  # an answer to an abandoned question may still come
                 raise
             self._timer = asyncio.get_running_loop().call_later(self._idle, self.kill)
         if answer.missing:

@@ -22,7 +22,7 @@ LEADER = "torchyard.dev/leader"
 MAX_HELD = 3
 NO_RIGHT = "your rights do not reach that far"
 
-# (verb, group, resource): what whoever submits jobs needs in a namespace, and what the operator needs everywhere.
+# (verb, group, resource): rights that users need in a namespace to submit jobs, and that the operator needs everywhere.
 USERS = (
     *((verb, GROUP, PLURAL) for verb in ("create", "get", "list", "patch", "delete")),
     ("list", "", "pods"),

@@ -76,7 +76,7 @@ async def reach(remote: Remote, leader: Leader) -> list[Finding]:
     try:
         status = await _ended(remote, f"{path}/{name}")
     finally:
-        with contextlib.suppress(NotFound, Gone):  # somebody else took it away
+        with contextlib.suppress(NotFound, Gone):  # another client deleted it
             await remote.api.request("DELETE", f"{path}/{name}", body={"gracePeriodSeconds": 0})
     return _seen(status, leader)
 

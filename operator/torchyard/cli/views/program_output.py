@@ -127,7 +127,7 @@ class OutputStream:
                 data = data[os.write(self._descriptor, data) :]
             except BlockingIOError:  # another process has made the other end non-blocking
                 select.select([], [self._descriptor], [])
-            except OSError:  # nobody reads any more, which does not concern the run
+            except OSError:  # the reader is gone, which does not concern the run
                 self._descriptor = None
 
 

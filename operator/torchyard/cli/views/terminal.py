@@ -33,7 +33,7 @@ async def drawn(look: Callable[[], Snapshot | None]) -> AsyncIterator[None]:
         drawing.cancel()
         await asyncio.gather(drawing, return_exceptions=True)
         last = look()
-        with contextlib.suppress(OSError):  # nobody reads it any more, which is no trouble of the run
+        with contextlib.suppress(OSError):  # the terminal is closed, which does not concern the run
             if last is not None:
                 view.show(last)
             view.close(last)

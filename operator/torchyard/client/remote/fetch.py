@@ -178,7 +178,7 @@ async def _readers(remote: Remote, job: TrainingJob) -> AsyncIterator[list[str]]
         await _started(remote, f"{path}/{name}")
         yield [name]
     finally:
-        with contextlib.suppress(NotFound, Gone):  # somebody else took it away
+        with contextlib.suppress(NotFound, Gone):  # another client deleted it
             await remote.api.request("DELETE", f"{path}/{name}", body={"gracePeriodSeconds": 0})
 
 

@@ -165,7 +165,7 @@ class Objects(Generic[Valid, Invalid]):
         for key in before.keys() | there.keys():
             known = self._jobs.get(key)
             if known is not before.get(key):
-                continue  # there was news meanwhile
+                continue  # an event came in the meantime
             listed = there.get(key, _Meta())
             runs = isinstance(known, self._valid) and known.metadata.uid == listed.uid
             if not runs or known is None or _version(known) < version(listed.resource_version):

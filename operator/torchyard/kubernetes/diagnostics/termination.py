@@ -56,7 +56,7 @@ class End(Struct, frozen=True, kw_only=True):
 
     reason: str = ""
     message: str = ""
-    lines: tuple[str, ...] = ()  # the end of a log whose program nobody else tells of
+    lines: tuple[str, ...] = ()  # the end of the log, if nothing else explains the end of the program
     exit_code: int | None = None
     started: str | None = None
     finished: str | None = None
