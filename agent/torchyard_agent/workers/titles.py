@@ -1,4 +1,4 @@
-"""Names that processes go by in `ps`, `top` and `nvidia-smi`: a fork would go by the command line of its parent."""
+"""Names of processes in `ps`, `top` and `nvidia-smi`: a fork would show the command line of its parent."""
 
 from __future__ import annotations
 

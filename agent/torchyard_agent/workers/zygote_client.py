@@ -1,4 +1,4 @@
-"""The agent's hold on its zygote: start it, ask it for a launcher, hear how that ended."""
+"""The agent's side of its zygote: start it, ask it for a launcher, receive how that ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOCATION = str(Path(__file__).parents[2])
 
 
 def python_code(module: str) -> str:
-    """Code for `python -c` that runs `main()` of a module of this package, from the zipapp too."""
+    """Return code for `python -c` that runs `main()` of a module of this package, also from the zipapp."""
     # The first entry is the working directory, "", but for PYTHONSAFEPATH.
     path = f"sys.path[: not sys.path[0]] = [{LOCATION!r}]"
     return f"import sys; {path}; from torchyard_agent.{module} import main; main()"
@@ -72,7 +72,7 @@ class Zygote:
         self.socket.sendall(json.dumps({"spec": str(spec)}).encode() + b"\n")
 
     def receive(self) -> List[Dict[str, Any]]:
-        """Messages that arrived; call when `socket` is readable. A zygote that died becomes `failed`."""
+        """Return the messages that arrived; call when `socket` is readable. A zygote that died becomes `failed`."""
         try:
             data = self.socket.recv(65536)
         except OSError:
@@ -102,7 +102,7 @@ class Zygote:
 
 
 class WarmStart:
-    """Keeps a zygote for as long as that works, and says why when it does not.
+    """Keeps a zygote as long as possible, and gives a notice when it cannot.
 
     Attributes:
         zygote: the one there is now, `starting` or `ready`; None: rounds start cold.

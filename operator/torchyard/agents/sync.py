@@ -10,7 +10,7 @@ from torchyard.agents.protocol import decode, without_figures
 from torchyard.agents.registry import AgentRegistry, SupersededError
 
 Authenticate = Callable[[str], Awaitable[str | None]]
-"""Bearer token -> pod uid, None: refused. May raise: the agent is then asked to come back later."""
+"""Bearer token -> pod uid, None: rejected. May raise: the agent is then asked to retry later."""
 
 PATH = "/v1/sync"
 MAX_TOKEN_CHARACTERS = 16 * 1024

@@ -1,4 +1,4 @@
-"""The operator's log: one line a record, whatever a job wrote into it."""
+"""The operator's log: one line for each record, whatever text of a job is in it."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""How an operator keeps its memory small: garbage is looked for where there is some, large buffers are given back."""
+"""Settings of the garbage collector and of the allocator that keep the operator's memory small."""
 
 import contextlib
 import ctypes
@@ -9,7 +9,7 @@ _MAPPED_BYTES = 128 * 1024
 
 
 def leave_caches_alone() -> None:
-    """Call it once the caches are full: what there is now is not looked through again, what comes later only seldom."""
+    """Exclude the objects of now from garbage collection, and collect later ones rarely; call it with full caches."""
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
 

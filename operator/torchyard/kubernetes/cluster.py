@@ -1,4 +1,4 @@
-"""The engine's port `Cluster` on Kubernetes: reads from caches that our own writes go into, preconditions on writes."""
+"""The `Cluster` port of the reconciler on Kubernetes: cached reads that include our writes, guarded writes."""
 
 import asyncio
 import contextlib
@@ -210,7 +210,7 @@ class KubeCluster:
             self.jobs.written(msgspec.structs.replace(job, metadata=metadata, status=status))
 
     async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:
-        """Have an event recorded on the job; returns at once."""
+        """Queue an event of the job; return at once."""
         self.recorder.record(job, event)
 
     async def delete_job(self, job: TrainingJob) -> None:
@@ -296,7 +296,7 @@ class KubeCluster:
         self._gone(pod_uid)
 
     def _took(self, job: TrainingJob, answer: bytes) -> None:
-        """Our own write is in the cache at once; a watch that stands still and does not confirm it has stalled."""
+        """Put our own write into the cache at once; a watch that does not confirm it has stalled."""
         version = self.tracked.put(job.metadata.namespace, answer)
         uid = job.metadata.uid
         if version is None:

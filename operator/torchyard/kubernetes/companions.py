@@ -1,4 +1,4 @@
-"""Objects beside the pods of a job: a NetworkPolicy, and a Service where there is no agent. Present before any pod is.
+"""Objects beside the pods of a job, created before any pod: a NetworkPolicy, and a Service if there is no agent.
 
 Both are owned by the job, so that the garbage collector deletes them.
 """
@@ -29,7 +29,7 @@ _APPLY = {"fieldManager": names.MANAGER, "force": "true"}
 
 
 class Companions:
-    """Ensures what the pods of a job need beside themselves.
+    """Ensures that these objects of a job exist.
 
     Args:
         api: for writes.

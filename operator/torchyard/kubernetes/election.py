@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Terms(Struct, frozen=True, kw_only=True):
-    """How long things last, seconds."""
+    """Times of the election, in seconds."""
 
     lease: int = 13  # a candidate takes what it has seen unchanged for so long
     writing: float = 9.0  # a leader writes for so long after it sent its last good renewal
@@ -168,7 +168,7 @@ class Lease:
             await self._put(seen, msgspec.structs.replace(seen.spec, holder_identity=None))
 
     async def _step(self) -> float:
-        """Do what is due; seconds until the next."""
+        """Do what is due; return the seconds until the next step."""
         seen = self._seen
         if seen is None or seen.spec.holder_identity != self.identity:
             seen = await self._look()
@@ -261,7 +261,7 @@ class Lease:
 
 
 class Unelected:
-    """In place of a lease where one process is all there is."""
+    """The lease of an operator without leader election, which leads always."""
 
     holder = ""
     leading = True
@@ -342,7 +342,7 @@ class LeaderLabel:
         await self._set(self._api, self._pod, None)
 
     async def _elsewhere(self) -> list[str]:
-        """Pods that lead no more and could not take it off themselves: killed, or cut off."""
+        """Remove the label from pods that no longer lead and could not remove it: killed, or disconnected."""
         params = {"labelSelector": f"{LABEL}=true"}
         answer = await self._api.request("GET", self._folder, params=params, accept=METADATA_OF_ALL)
         found = msgspec.json.decode(answer, type=_Pods)

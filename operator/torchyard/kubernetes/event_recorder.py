@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Recorder:
-    """Writes events in the order they come.
+    """Writes events in their order.
 
     Args:
         api: the server.
@@ -48,7 +48,7 @@ class Recorder:
         self._added = asyncio.Event()
 
     def record(self, job: Subject, event: EmitEvent | SweepEvent) -> None:
-        """Have an event written. When too many wait, the oldest is dropped: the status says what matters."""
+        """Queue an event. If too many are queued, the oldest is dropped: the status has what matters."""
         now = self._clock()
         if event.type == "Warning" and self._repeats(job, event, now):
             return

@@ -11,7 +11,7 @@ from torchyard.kubernetes.provenance import MAX_LENGTH
 
 
 class Read(Struct, frozen=True, rename="camel", kw_only=True, gc=False):
-    """Base of what is read: frozen, unknown fields ignored. Holds no cycles, so the collector need not look."""
+    """Base of these objects: frozen, unknown fields ignored. They form no cycles, so the collector ignores them."""
 
 
 class Owner(Read, frozen=True, kw_only=True, gc=False):
@@ -57,7 +57,7 @@ class PodMeta(Read, frozen=True, kw_only=True, gc=False):
 
     @property
     def controller(self) -> Owner | None:
-        """Who controls it."""
+        """The owner that controls the pod."""
         return next((each for each in self.owner_references or () if each.controller), None)
 
 
@@ -96,7 +96,7 @@ class Terminated(Read, frozen=True, kw_only=True, gc=False):
 
 
 class ContainerState(Read, frozen=True, kw_only=True, gc=False):
-    """One of three."""
+    """The state of a container: one of three."""
 
     waiting: Waiting | None = None
     running: Started | None = None
@@ -104,7 +104,7 @@ class ContainerState(Read, frozen=True, kw_only=True, gc=False):
 
 
 class ContainerStatus(Read, frozen=True, kw_only=True, gc=False):
-    """How one container fares."""
+    """The status of one container."""
 
     name: str = ""
     image: str = ""
@@ -113,7 +113,7 @@ class ContainerStatus(Read, frozen=True, kw_only=True, gc=False):
 
 
 class PodStatus(Read, frozen=True, kw_only=True, gc=False):
-    """How the kubelet and the scheduler see a pod."""
+    """The status of a pod from kubelet and scheduler."""
 
     phase: str = "Pending"
     reason: str = ""
@@ -144,7 +144,7 @@ class ContainerResources(Read, frozen=True, kw_only=True, gc=False):
 
 
 class Container(Read, frozen=True, kw_only=True, gc=False):
-    """A container as it was asked for."""
+    """A container of a pod's spec."""
 
     name: str = ""
     image: str = ""
@@ -184,13 +184,13 @@ class NodeSelector(Read, frozen=True, kw_only=True, gc=False):
 
 
 class NodeAffinity(Read, frozen=True, kw_only=True, gc=False):
-    """What a pod demands of its node."""
+    """The node affinity of a pod."""
 
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
 class Affinity(Read, frozen=True, kw_only=True, gc=False):
-    """Where a pod wants to be."""
+    """The affinity of a pod."""
 
     node_affinity: NodeAffinity | None = None
 
@@ -205,7 +205,7 @@ class Toleration(Read, frozen=True, kw_only=True, gc=False):
 
 
 class PodSpec(Read, frozen=True, kw_only=True, gc=False):
-    """What of a pod's spec explains its state."""
+    """The part of a pod's spec that explains its state."""
 
     node_name: str = ""
     service_account_name: str = ""
@@ -219,7 +219,7 @@ class PodSpec(Read, frozen=True, kw_only=True, gc=False):
 
 
 class KubePod(Read, frozen=True, kw_only=True, gc=False):
-    """A pod as the API server tells it."""
+    """A pod as the API server sends it."""
 
     kind: str = ""  # empty in lists
     metadata: PodMeta
@@ -228,7 +228,7 @@ class KubePod(Read, frozen=True, kw_only=True, gc=False):
 
 
 class ListMeta(Read, frozen=True, kw_only=True, gc=False):
-    """Where a list stands."""
+    """Metadata of a list: its version and the next page."""
 
     resource_version: str = ""
     continue_: str | None = msgspec.field(default=None, name="continue")
@@ -252,14 +252,14 @@ class WatchEvent(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SeenMeta(Read, frozen=True, kw_only=True, gc=False):
-    """Which object, and its place in history."""
+    """The identity of an object, and its version."""
 
     uid: str = ""
     resource_version: str = ""
 
 
 class Seen(Read, frozen=True, kw_only=True, gc=False):
-    """What every event tells, whatever its object is."""
+    """The fields of every event, whatever its object is."""
 
     metadata: SeenMeta = SeenMeta()
 
@@ -280,14 +280,14 @@ class NodeMeta(Read, frozen=True, kw_only=True, gc=False):
 
 
 class NodeStatus(Read, frozen=True, kw_only=True, gc=False):
-    """How a node fares and what it has."""
+    """The status of a node, and its capacity."""
 
     allocatable: ResourceLimits = ResourceLimits()
     conditions: tuple[PodCondition, ...] | None = None
 
 
 class Taint(Read, frozen=True, kw_only=True, gc=False):
-    """What keeps pods off a node that do not tolerate it."""
+    """A taint of a node."""
 
     key: str = ""
     value: str = ""
@@ -295,7 +295,7 @@ class Taint(Read, frozen=True, kw_only=True, gc=False):
 
 
 class NodeSpec(Read, frozen=True, kw_only=True, gc=False):
-    """Whether a node takes pods."""
+    """The spec of a node: whether it accepts pods."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] | None = None

@@ -25,7 +25,7 @@ LATE_SECONDS = 600.0  # how long a creation may wait for its turn
 
 
 class Claim(Struct, frozen=True):
-    """A pod and what it says of its origin."""
+    """A pod and its claim of origin."""
 
     namespace: str
     job_uid: str
@@ -46,7 +46,7 @@ class Provenance:
         self._clock = clock
         self._private = Ed25519PrivateKey.generate()
         self.public_key = text_of(self._private.public_key().public_bytes_raw())
-        """What other processes verify our signatures by."""
+        """The public key by which other processes verify our signatures."""
         self._keys: dict[str, Ed25519PublicKey] = {}
         self._accepted: dict[str, bool] = {}  # by pod uid
         self._used: OrderedDict[str, str] = OrderedDict()  # signature -> uid of the pod that it was spent on

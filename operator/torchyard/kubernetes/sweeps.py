@@ -1,4 +1,4 @@
-"""TrainingSweeps and their trials on a cluster: what is kept of them, and the writes of their controller."""
+"""TrainingSweeps and their trials on a cluster: their caches, and the writes of their controller."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

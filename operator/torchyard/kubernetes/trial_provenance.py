@@ -35,7 +35,7 @@ class TrialProvenance:
         self._clock = clock
         self._private = Ed25519PrivateKey.generate()
         self.public_key = text_of(self._private.public_key().public_bytes_raw())
-        """What every reader verifies the signatures of this process by."""
+        """The public key by which readers verify the signatures of this process."""
         self._used: OrderedDict[str, str] = OrderedDict()  # signature -> uid: annotations can be copied
         self._accepted: OrderedDict[tuple[str, str, bytes], bool] = OrderedDict()
 

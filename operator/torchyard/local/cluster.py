@@ -1,4 +1,4 @@
-"""The engine's port `Cluster` on one machine.
+"""The `Cluster` port of the reconciler on one machine.
 
 One run: its job, its pods as process groups, its status and events as files.
 """
@@ -110,7 +110,7 @@ class LocalCluster:
         return self._pods.token_owner(token)
 
     def read_tokens(self) -> None:
-        """Know the tokens of pods that may still run, before the first of them calls."""
+        """Load the tokens of pods that may still run, before the first of them calls."""
         self._pods.read_tokens()
 
     async def open(self, url: str) -> None:
@@ -141,7 +141,7 @@ class LocalCluster:
             self._changed()
 
     async def kill_pods(self) -> None:
-        """SIGKILL to everything; returns when nothing lives."""
+        """Kill everything with SIGKILL; return when nothing lives."""
         await self._pods.kill()
 
     async def close(self) -> None:

@@ -36,7 +36,7 @@ async def run_job(
     stop: asyncio.Event | None = None,
     kill: asyncio.Event | None = None,
 ) -> TrainingJob:
-    """Control a run until its job is finished, suspended or deleted, and nothing of it lives any more.
+    """Control a run until its job is finished, suspended or deleted, and no process of it is left.
 
     Pods that a former controller left are adopted where they can be, ended where they cannot: never two gangs.
 
@@ -76,7 +76,7 @@ class _Run:
         self.controller = Controller(self.cluster, self.registry, clock=time.time)
 
     def look(self) -> None:
-        """Something changed: the plan looks at it, and so do those who watch."""
+        """Queue a reconcile after a change, and notify the watchers."""
         self.controller.enqueue(self.job.key)
         self.changed.set()
 
@@ -116,7 +116,7 @@ class _Run:
         return self.job
 
     async def _listen(self, stack: contextlib.AsyncExitStack) -> str:
-        """Listen where the agents of a former controller call: the socket is ours as the run is. Its URL."""
+        """Listen on the socket that agents of a former controller call, too; return its URL."""
         app = application(self.registry, self.cluster.authenticate)
         try:
             return await stack.enter_async_context(unix_intake(app, self.folder.socket_file))
@@ -138,14 +138,14 @@ class _Run:
             await self.changed.wait()
 
     def _show(self) -> TrainingJob | None:
-        """Hand out the job and what is new; the job as it is now, None once it is deleted."""
+        """Pass the job and new events to the watchers; return the job as it is now, None once it is deleted."""
         job = self.cluster.job(self.job.key)
         self.job = job or self.job
         self.on_change(self.job, self.cluster.take_events())
         return job
 
     async def _follow_edits(self, seen: object) -> None:
-        """Other terminals edit `job.yaml`: suspend, resume, remove."""
+        """Follow the edits of `job.yaml` by other terminals: suspend, resume, remove."""
         while True:
             await asyncio.sleep(FOLLOW_SECONDS)
             signature = _signature(self.folder.job_file) or self.folder.path.is_dir()

@@ -1,4 +1,4 @@
-"""The environment a pod starts with: this machine's, without what another launcher left in it, and the contract's."""
+"""The environment of a pod: this machine's, without variables of other launchers, and the protocol's."""
 
 import os
 import sys
@@ -23,7 +23,7 @@ _LAUNCHER_NAMES = frozenset({
 def pod_environment(
     inherited: Mapping[str, str], job: TrainingJob, pod: PodRecord, folder: RunFolder, cores: int
 ) -> dict[str, str]:
-    """Environment of the agent of one pod.
+    """Return the environment of the agent of one pod.
 
     Args:
         inherited: the user's environment.

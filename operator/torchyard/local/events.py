@@ -1,4 +1,4 @@
-"""The events of a run as its controlling process records them: what a full disk refuses waits in memory."""
+"""The events of a run, recorded by its controlling process: while the disk is full they are kept in memory."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""PID 0 of a pod, if there were one: starts the agent, outlives it, and writes down how it ended.
+"""The keeper of a pod: starts the agent, outlives it, and records how it ended.
 
 A container runtime guarantees two things that a bare process does not: when the first process of a pod ends, everything
 it started ends with it, and its exit code is kept even if no process watched. This program gives both to a pod that
@@ -43,7 +43,7 @@ def main(folder: str, lock: int, command: list[str]) -> int:
 
 
 def _become(command: list[str], keeper: int) -> None:
-    """In the child: lead an own session, die with the keeper, and turn into the agent."""
+    """In the child: start a session, die with the keeper, and execute the agent."""
     try:
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -90,7 +90,7 @@ def _children(parent: int) -> list[int]:
 
 
 def _identity(pid: int) -> dict[str, int]:
-    """Pid and start time (clock ticks since boot): together they name a process, a pid alone is reused."""
+    """Return pid and start time (clock ticks since boot): together they identify a process, since pids are reused."""
     fields = stat_fields(pid)
     return {"pid": pid, "start": int(fields[19]) if fields else 0}
 

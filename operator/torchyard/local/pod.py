@@ -184,7 +184,7 @@ class LocalPod:
         await self._conclude()
 
     async def stop(self, grace_seconds: float) -> None:
-        """SIGTERM to the agent; SIGKILL to everything after `grace_seconds`. Returns when nothing lives."""
+        """Send SIGTERM to the agent, and SIGKILL to everything after `grace_seconds`; return when nothing lives."""
         if self.over or self.running is None:
             return
         self.running.agent.kill(signal.SIGTERM)
@@ -192,7 +192,7 @@ class LocalPod:
             await self.kill()
 
     async def kill(self) -> None:
-        """SIGKILL to everything of the pod. Returns when nothing lives."""
+        """Kill everything of the pod with SIGKILL; return when nothing lives."""
         if self.over or self.running is None:
             return
         self.running.agent.kill(signal.SIGKILL)
@@ -247,7 +247,7 @@ class LocalPod:
 
 
 def _killed_by(code: int) -> str:
-    """Which signal ended the agent; "" if it ended itself, which it also does with 143."""
+    """Return the signal that ended the agent; "" if it ended itself, which it also does with 143."""
     if code <= SIGNALLED or code == SIGNALLED + signal.SIGTERM:
         return ""
     try:

@@ -114,7 +114,7 @@ class LocalPods:
         return next((uid for uid, known in self._tokens.items() if hmac.compare_digest(known.encode(), given)), None)
 
     def read_tokens(self) -> None:
-        """Know the tokens of pods that may still run, before the first of them calls."""
+        """Load the tokens of pods that may still run, before the first of them calls."""
         for path in self._folder.pods.glob("*/pod.json"):
             written = record.read(path, PodRecord)
             token = path.with_name("token")
@@ -135,7 +135,7 @@ class LocalPods:
         await asyncio.gather(*map(self._take_up, sorted(self._folder.pods.glob("*/pod.json"))))
 
     async def kill(self) -> None:
-        """SIGKILL to everything; returns when nothing lives."""
+        """Kill everything with SIGKILL; return when nothing lives."""
         async with self._start_lock:
             pods = list(self.by_name.values())
             for pod in pods:
@@ -191,7 +191,7 @@ class LocalPods:
         self._changed()
 
     def _try_again(self) -> None:
-        """Other runs free GPUs without a word to this one."""
+        """Try again later: other runs free GPUs without notifying this one."""
         if self._retry is not None:
             self._retry.cancel()
         loop = asyncio.get_running_loop()
@@ -267,7 +267,7 @@ class LocalPods:
         self._changed()
 
     def _bound_logs(self) -> None:
-        """Folders of pods that are gone hold logs only; the newest are enough."""
+        """Delete the oldest folders of pods that are gone: they hold only logs."""
         folders = [folder for folder in self._folder.pods.iterdir() if not (folder / "pod.json").exists()]
         live = {pod.folder for pod in self.by_name.values()}
         folders = sorted((f for f in folders if f not in live), key=lambda folder: folder.stat().st_mtime_ns)

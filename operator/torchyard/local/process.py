@@ -1,4 +1,4 @@
-"""Processes that are not our children: who they are, and how to signal the right one."""
+"""Processes that are not our children: identify them, and signal the right one."""
 
 import os
 import signal
@@ -60,7 +60,7 @@ def carrying(variable: str, value: str) -> list[ProcessId]:
 
 
 def kill_carrying(variable: str, value: str, seconds: float = 5.0) -> None:
-    """SIGKILL every process that carries the mark until none is left, for at most `seconds`. Blocks: use a thread."""
+    """Kill every process that carries the mark until none is left, for at most `seconds`. Blocks: use a thread."""
     deadline = time.monotonic() + seconds
     while (left := [one for one in carrying(variable, value) if one.alive()]) and time.monotonic() < deadline:
         for process in left:

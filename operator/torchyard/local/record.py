@@ -1,4 +1,4 @@
-"""What is written down about a pod before its processes start, and what its keeper writes down afterwards."""
+"""The files of a pod: what is recorded before its processes start, and what its keeper records afterwards."""
 
 from pathlib import Path
 from typing import TypeVar

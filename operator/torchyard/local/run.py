@@ -250,7 +250,7 @@ def edit_job(folder: RunFolder, change: Callable[[TrainingJob], TrainingJob]) ->
 
 @contextlib.contextmanager
 def editing(folder: RunFolder) -> Iterator[None]:
-    """Be the one editor of `job.yaml`, and the one who may move the folder away.
+    """Hold the lock for editing `job.yaml` and for moving the folder away.
 
     Raises:
         NoRunError: there is no such run.
@@ -267,7 +267,7 @@ def editing(folder: RunFolder) -> Iterator[None]:
 
 
 def change_job(folder: RunFolder, change: Callable[[TrainingJob], TrainingJob]) -> TrainingJob:
-    """`edit_job` for who is `editing` already."""
+    """Edit the job while holding the lock of `editing`."""
     before = read_run(folder)
     if before is None:
         raise NoRunError(folder)

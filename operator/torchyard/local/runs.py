@@ -1,4 +1,4 @@
-"""The runs of this machine: make one, list them, tell who controls one, find its logs. Files only, no process."""
+"""The runs of this machine: create, list and remove them, and find their controlling process and logs. Files only."""
 
 import contextlib
 import itertools
@@ -36,7 +36,7 @@ SOURCE_FOLDER = "torchyard.dev/source-folder"
 
 REMOVE_SECONDS = 60.0
 ASKING_SECONDS = 0.2
-"""`is_controlled` holds the lock for an instant: who only asks must not keep anybody from taking control."""
+"""`is_controlled` holds the lock for an instant: a check must not keep a process from taking control."""
 
 _RANK_LOG = re.compile(r"rank-([0-9]+)\.log")
 
@@ -169,7 +169,7 @@ def create_run(
     source_folder: Path,
     on_aside: Callable[[TrainingJob, Aside], None] = lambda _before, _aside: None,
 ) -> TrainingJob:
-    """Make the run that a job file asks for, or go on with the one that is there.
+    """Create the run of a job file, or continue the one that exists.
 
     An unfinished run with the same spec goes on from its newest checkpoint. A finished one starts over, whatever its
     spec: it moves to `$TORCHYARD_HOME/old/<name>/<time of its end>`, where the newest `KEPT_ASIDE` stay. Of several
@@ -238,7 +238,7 @@ def remove_run(folder: RunFolder) -> None:
 
 
 def is_controlled(folder: RunFolder) -> int | None:
-    """Pid of the process that controls the run, 0 if it has not said so yet; None if there is none."""
+    """Return the pid of the process that controls the run, 0 if it is not recorded yet; None if there is none."""
     if not is_locked(folder.lock_file):
         return None
     with contextlib.suppress(OSError, ValueError):
@@ -248,7 +248,7 @@ def is_controlled(folder: RunFolder) -> int | None:
 
 @contextlib.contextmanager
 def control(folder: RunFolder) -> Iterator[None]:
-    """Be the one process that controls the run.
+    """Hold the lock for controlling the run.
 
     Raises:
         RunBusyError: another one does.

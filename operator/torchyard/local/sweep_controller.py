@@ -1,4 +1,4 @@
-"""A TrainingSweep on one machine: its decisions carried out on runs, several of which are controlled from here.
+"""A TrainingSweep on one machine: executes its decisions on runs, several of which this process controls.
 
 Only wiring: `sweep.decide` decides, `laptop.run_job` trains. Nothing is kept in memory only: a controller that dies at
 any moment loses nothing, the next one reads the trials and goes on.
@@ -70,7 +70,7 @@ class _Sweep:
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // ranks)))
 
     async def until_over(self) -> Finish | None:
-        """Carry out decisions until there are none any more."""
+        """Execute decisions until there are none any more."""
         self.jobs = await asyncio.to_thread(trial_jobs, self.sweep)
         self.on_change(self.jobs)
         stopping = asyncio.create_task(self.stop.wait())
@@ -95,7 +95,7 @@ class _Sweep:
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
 
     async def _turn(self) -> Finish | None:
-        """Decide once, and carry that out."""
+        """Decide once, and execute the decision."""
         for action in decide(self.sweep.spec, self.trials(), expired=self._expired()):
             if isinstance(action, Finish):
                 return action

@@ -124,7 +124,7 @@ def create_sweep(sweep: TrainingSweep, source_folder: Path) -> TrainingSweep:
 
 @contextlib.contextmanager
 def control_sweep(name: str) -> Iterator[None]:
-    """Be the one process that controls a sweep.
+    """Hold the lock for controlling a sweep.
 
     Raises:
         SweepBusyError: another one does.

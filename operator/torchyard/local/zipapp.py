@@ -13,7 +13,7 @@ _PACKAGE = "torchyard_agent"
 
 
 def agent_zipapp(cache: Path) -> Path:
-    """Path of the agent zipapp in `cache`, built if these sources have none yet. Blocks; call in a thread.
+    """Return the path of the agent zipapp in `cache`, built if these sources have none yet. Blocks; call in a thread.
 
     Raises:
         ValueError: the agent is not installed beside the operator, or cannot be built.

@@ -101,7 +101,7 @@ def bound_to(account: str, pod_uid: str) -> Identity | None:
 
 
 Vouch = Callable[[str, str], Awaitable[Identity | None]]
-"""(token, audience) -> whom its signature says it is of; None: only the API server can tell. Never raises."""
+"""(token, audience) -> owner of the token by its signature; None: only the API server knows. Never raises."""
 
 
 class Member(Struct, frozen=True, kw_only=True):

@@ -28,10 +28,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     unproven: int = 1024
     """Connections over which no valid token has come yet, those in a TLS handshake among them."""
     syncs_per_second: float = 5.0
-    """Of one pod, lasting; every poll that is held for a while and every piece of news is one sync."""
+    """Syncs of one pod, a second; every long poll and every piece of news is one sync."""
     syncs_burst: float = 40.0
     refusals_per_second: float = 20.0
-    """Refused tokens of one address, lasting; tokens that were never good are not looked at while it sends more."""
+    """Rejected tokens of one address, a second; further unknown tokens of it are not verified while it sends more."""
     refusals_burst: float = 200.0
 
 

@@ -40,7 +40,7 @@ class Request(Struct, frozen=True):
     peer: str
     """Address of the other side."""
     proven: Callable[[], None]
-    """To be called once its token is known to be good: the connection is then never closed to make room."""
+    """Call it once the token is valid: the connection is then never closed for another one."""
 
 
 class Response(Struct, frozen=True):
@@ -52,7 +52,7 @@ class Response(Struct, frozen=True):
     retry_after: int | None = None
     """Seconds."""
     close: bool = False
-    """Whether the connection ends with it: the next one may reach a process that can help."""
+    """Whether the connection is closed after it: the next one may reach the leader."""
 
 
 Handle = Callable[[Request], Awaitable[Response]]

@@ -34,7 +34,7 @@ _HINTS = (
 
 
 class At(Struct):
-    """A value and where it stands. `value`: a scalar, a list of At or a dict of At; `key_line`: of its key, or 0."""
+    """A value and its position. `value`: a scalar, a list of At or a dict of At; `key_line`: of its key, or 0."""
 
     value: Any
     line: int
@@ -53,7 +53,7 @@ class At(Struct):
 
 
 class YamlError(ValueError):
-    """What is wrong with the text, at which line (1-based), and how to put it right."""
+    """What is wrong with the text, in which line (1-based), and how to correct it."""
 
     def __init__(self, line: int, what: str, fix: str) -> None:
         super().__init__(f"{line}: {what}: {fix}")
@@ -80,7 +80,7 @@ def read(text: str) -> tuple[list[At], list[YamlError]]:
 
 
 def scalar(text: str, line: int = 1) -> Any:
-    """Value of a plain scalar.
+    """Return the value of a plain scalar.
 
     Raises:
         YamlError: a number that JSON cannot hold.

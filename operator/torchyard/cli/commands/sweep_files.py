@@ -1,4 +1,4 @@
-"""The sweep that a file asks for."""
+"""Read the sweep of a job file."""
 
 from torchyard.cli.commands.job_options import JobOptions
 from torchyard.cli.errors import RefusalError

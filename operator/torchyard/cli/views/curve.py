@@ -31,7 +31,7 @@ class History:
 
 
 class StoredCurve:
-    """The points that `metrics.jsonl` has of one metric: all that were logged, where a status has a few of them."""
+    """The points of one metric in `metrics.jsonl`: all that were logged; a status has only a few of them."""
 
     def __init__(self, path: Path, metric: str) -> None:
         self.history = History()
@@ -80,7 +80,7 @@ def heights(points: Sequence[Point], columns: int) -> list[float]:
 
 
 def draw(points: Sequence[Point], width: int, height: int) -> list[str]:
-    """`height` lines of `width` braille characters; empty when there are fewer than two points."""
+    """Return `height` lines of `width` braille characters; empty if there are fewer than two points."""
     if len(points) < 2 or width < 1 or height < 1:
         return []
     values = heights(points, 2 * width)

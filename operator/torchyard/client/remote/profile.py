@@ -1,4 +1,4 @@
-"""A wish for a profile, left in the run folder of each pod of a job."""
+"""Request a profile: a file in the run folder of each pod of a job."""
 
 import json
 
@@ -26,7 +26,7 @@ os.replace(path + ".tmp", path)
 
 
 async def ask_for_profile(remote: Remote, name: str, wish: str, *, replace: bool) -> int:
-    """Leave the wish in every running pod; give how many there are.
+    """Write the request into every running pod; return how many there are.
 
     Raises:
         TorchYardError: none runs, the program would not hear or has no such rank, or an earlier wish would be lost.

@@ -49,7 +49,7 @@ async def states(remote: Remote, name: str, uid: str = "") -> AsyncIterator[Trai
 
 
 class _Watch:
-    """Where the watch of one job stands: `position` is a version of the whole collection, empty before a list."""
+    """The state of the watch of one job: `position` is a version of the whole collection, empty before a list."""
 
     def __init__(self, remote: Remote, name: str, uid: str) -> None:
         self.uid, self.position, self.gone = uid, "", False

@@ -1,4 +1,4 @@
-"""Nodes, looked at only when something points at them.
+"""Nodes, read only when something depends on them.
 
 No watch of all nodes: each of them writes tens of KiB every few minutes, of which we would need one bit. When a node is
 not ready the node controller marks its pods, which we watch anyway; a pod that does not start or does not go in time is
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Nodes:
-    """The nodes that something points at.
+    """The nodes that a decision may depend on.
 
     Args:
         api: the server.
@@ -68,7 +68,7 @@ class Nodes:
         return name in self._lost
 
     def look(self, name: str) -> None:
-        """Something points at this node."""
+        """Read this node soon: something depends on it."""
         if name and name not in self._followed:
             self._followed[name] = task = asyncio.create_task(self._follow(name))
             task.add_done_callback(lambda _task: self._followed.pop(name, None))
@@ -76,7 +76,7 @@ class Nodes:
             self._calm[name].set()
 
     def measure(self) -> bool:
-        """Have all nodes read, unless that was done just now. Whether `measured` will be called."""
+        """Request a list of all nodes, unless one was just read; return whether `measured` will be called."""
         if self._measuring is not None and not self._measuring.done():
             return not self._rests
         if self._refused or time.monotonic() - self._read < ALL_SECONDS:
@@ -90,7 +90,7 @@ class Nodes:
         return not self.known and self._measuring is not None and not self._measuring.done()
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop reading."""
         tasks = [*self._followed.values(), *([self._measuring] if self._measuring is not None else [])]
         for task in tasks:
             task.cancel()
@@ -173,7 +173,7 @@ class Nodes:
 
 
 def number(quantity: str | float) -> Decimal:
-    """Cores, bytes or GPUs; what is absent or written in a way we do not know counts as none."""
+    """Return cores, bytes or GPUs; a quantity that is absent or cannot be read counts as 0."""
     try:
         return amount(str(quantity)) if quantity != "" else Decimal(0)
     except ValueError:

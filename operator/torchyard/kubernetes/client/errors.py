@@ -1,4 +1,4 @@
-"""What the API server's refusals mean. Everything that may pass by itself is `reconcile.ports.Unavailable`."""
+"""Errors of the API server by their meaning. Those that may pass by themselves are `reconcile.ports.Unavailable`."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ MAX_MESSAGE = 2000
 
 
 class Cause(Struct, frozen=True):
-    """One fault the API server names."""
+    """One cause that the API server names."""
 
     reason: str = ""
     message: str = ""
@@ -20,7 +20,7 @@ class Cause(Struct, frozen=True):
 
 
 class Details(Struct, frozen=True, rename="camel"):
-    """What a refusal is about."""
+    """The object and the causes of an error."""
 
     name: str = ""
     kind: str = ""
@@ -29,7 +29,7 @@ class Details(Struct, frozen=True, rename="camel"):
 
 
 class _Status(Struct, frozen=True):
-    """`meta/v1.Status`, the body of every refusal."""
+    """`meta/v1.Status`, the body of every error."""
 
     code: int = 0
     reason: str = ""
@@ -58,7 +58,7 @@ class AlreadyExists(Conflict):
 
 
 class Rejected(Exception):  # noqa: N818
-    """The request itself is refused: invalid, forbidden, over quota. Trying again unchanged helps only if others act.
+    """The request itself is rejected: invalid, forbidden, over quota. Trying again unchanged helps only if others act.
 
     Attributes:
         code: HTTP status, 400 to 499.

@@ -52,7 +52,7 @@ class Budget:
 
     @property
     def busy(self) -> bool:
-        """Whether a write waits, or had to a moment ago: between two turns there may be none."""
+        """Whether a write waits, or waited a moment ago: between two turns there may be none."""
         return bool(self._waiting) or self._now() - self._waited < BUSY_SECONDS
 
     @asynccontextmanager

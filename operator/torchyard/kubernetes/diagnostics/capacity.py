@@ -21,14 +21,14 @@ Amount = Callable[[ResourceLimits], str | float]
 
 
 class Resource(Struct, frozen=True):
-    """One resource, and how an amount of it is written."""
+    """One resource, and the form of an amount of it."""
 
     of: Amount
     shown: Callable[[Decimal], str]
 
 
 class Room(Struct, frozen=True):
-    """What a node has, and what the pods of other jobs leave of it."""
+    """The capacity of a node, and what the pods of other jobs leave of it."""
 
     has: Decimal
     free: Decimal
