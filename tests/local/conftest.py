@@ -73,7 +73,7 @@ def until():
 
 
 class Bench:
-    """A local cluster and an intake, and a test in the place of the engine."""
+    """A local cluster and a server of agents, and a test in the place of the reconciler."""
 
     def __init__(self, folder, until):
         self.folder = folder

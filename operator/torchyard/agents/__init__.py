@@ -1,1 +1,1 @@
-"""The server for agents: one HTTP endpoint, state up, command down. Implements the engine's port `Agents`."""
+"""The server for agents: one HTTP endpoint, state up, command down. Implements the reconciler's port `Agents`."""

@@ -1,4 +1,4 @@
-"""The registry of agents: their state and their commands; the engine's port `Agents`, without HTTP.
+"""The registry of agents: their state and their commands; the reconciler's port `Agents`, without HTTP.
 
 State is level-triggered: every request carries all of it and every answer the whole desired command, so the next
 message repairs a lost one. Nothing here blocks; only `long_poll` waits.
@@ -20,7 +20,7 @@ from torchyard.reconcile.observed import Agent
 
 MAX_HOLD_SECONDS = 30.0
 TICKS = 50
-"""An interval has so many moments at which polls end that were held to their end."""
+"""Number of ticks of an interval: long polls that expire within a tick end together."""
 
 
 class SupersededError(Exception):

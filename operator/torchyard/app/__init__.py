@@ -1,1 +1,1 @@
-"""The operator on Kubernetes: kopf's watch of TrainingJobs, the engine, the cluster and the intake, wired together."""
+"""The operator on Kubernetes: kopf's watch of jobs, reconciler, cluster and server of agents, wired together."""

@@ -188,7 +188,7 @@ class JobWatch:
 
 
 def settings() -> kopf.OperatorSettings:
-    """As an operator needs them that writes nothing through kopf and outlives its API server."""
+    """Return kopf's settings for an operator that writes nothing through kopf and outlives its API server."""
     for name, level in (("kopf", logging.WARNING), ("kopf._core.reactor.running", logging.ERROR)):
         logging.getLogger(name).setLevel(level)
     chosen = kopf.OperatorSettings()
@@ -232,7 +232,7 @@ class _NoDiffBase(kopf.DiffBaseStorage):
 
 
 class _NoProgress(kopf.ProgressStorage):
-    """Remembers no progress of handlers: there are none that could make any."""
+    """Stores no progress of handlers: no handler makes any."""
 
     def fetch(self, **_: Any) -> None:
         return None

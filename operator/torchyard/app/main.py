@@ -1,4 +1,4 @@
-"""One process: its loop, its signals, its log."""
+"""The process of the operator: its event loop, signals and log."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The wiring of one operator process. What is decided is decided in `engine`, what is done in `cluster` and `intake`.
+"""The wiring of one operator process: `reconcile` decides, `kubernetes` and `agents` execute.
 
 Every process keeps its caches warm; the one that holds the lease plans, writes and talks to agents. One that lost the
 lease to another ends, for what it remembers of agents is old; one that only could not renew it pauses and goes on.
@@ -131,7 +131,7 @@ class Operator:
         self._namespace = namespace
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Work until `stop`, then finish the looks at jobs that are under way and let another process lead.
+        """Work until `stop`, then finish running reconciles and release the lease.
 
         Raises:
             DeposedError: another process leads now.
@@ -254,7 +254,7 @@ class Operator:
     # What is there.
 
     async def _keep_jobs_true(self) -> None:
-        """Know all jobs once, then repair what a watch missed."""
+        """List all jobs once, then repair what the watch missed."""
         await self.cluster.synced()
         self.readiness.set("pods")
         namespaces = self._namespaces or ("",)
@@ -278,7 +278,7 @@ class Operator:
             await asyncio.sleep(SWEEP_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311 -- jitter
 
     async def _known_sweeps(self, namespaces: Sequence[str]) -> None:
-        """Know all sweeps, or repair what a watch missed; a cluster that does not know the kind has none."""
+        """List all sweeps, or repair what the watch missed; a cluster without the resource has none."""
         with contextlib.suppress(NotFound):
             if self._synced.is_set():
                 await self.sweeps.compare(self._api, namespaces)
@@ -356,7 +356,7 @@ class Operator:
 
 
 def _tokens_of(api: Api, member_of: MemberOf, clock: Callable[[], float]) -> Tokens:
-    """Judge tokens by what this API server says.
+    """Verify tokens with this API server.
 
     Args:
         api: may create TokenReviews.

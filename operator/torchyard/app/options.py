@@ -40,7 +40,7 @@ class Options(Struct, frozen=True, kw_only=True):
     pod_namespace: str = field(default_factory=lambda: os.environ.get("POD_NAMESPACE", ""))
 
     identity: str = field(default_factory=lambda: os.environ.get("POD_NAME") or _unique())
-    """Among the processes that want the lease. A pod's name outlives its containers, and one pod runs one of us."""
+    """Identity among candidates for the lease. A pod's name outlives its containers, and a pod runs one operator."""
 
 
 def _unique() -> str:

@@ -88,7 +88,7 @@ class Metrics:
 
 
 class _Now(Collector):
-    """Figures that are read at each scrape."""
+    """Metrics that are read at each scrape."""
 
     def __init__(
         self, jobs: Callable[[], Mapping[str, int]], counts: Callable[[], Iterable[tuple[str, str, float]]]

@@ -145,7 +145,7 @@ class SweepController:
         jobs: Mapping[int, TrainingJob | InvalidJob],
         trials: Sequence[Trial],
     ) -> Exception | None:
-        """Carry out actions in order; return the error that a person has to know of, after which none is tried."""
+        """Execute actions in order; return the error that a user has to fix, after which none is tried."""
         for action in actions:
             try:
                 await self._carry_out(sweep, action, jobs)

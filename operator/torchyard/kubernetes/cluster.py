@@ -94,7 +94,7 @@ class KubeCluster:
         """Return once every pod that exists is known; nothing may be planned before."""
         await self.tracked.synced()
 
-    # What the engine asks.
+    # The port `Cluster` of the reconciler.
 
     @property
     def busy(self) -> bool:

@@ -40,7 +40,7 @@ class LocalCluster:
         self._events = Events(folder, changed)
         self._pods = LocalPods(folder, job=lambda: self._job, changed=changed, gone=gone, trouble=self._events.trouble)
 
-    # What the engine asks.
+    # The port `Cluster` of the reconciler.
 
     @property
     def busy(self) -> bool:

@@ -1,6 +1,6 @@
 """A TrainingJob on one machine with no Kubernetes: the same controller, wired to processes instead of an API server.
 
-Only wiring: what is decided is decided in `engine`, what is done is done in `cluster.local` and `intake`.
+Only wiring: `reconcile` decides, this package and `agents` execute.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A cluster and its agents in memory: pods that start, run and die, agents that obey docs/protocol.md, a set clock.
 
-It implements the engine's ports for real (what is written can be read), and lets a test inject what happens outside.
+It implements the reconciler's ports for real (writes can be read), and lets a test inject what happens outside.
 """
 
 import itertools
@@ -287,7 +287,7 @@ class World:
 
 
 class Ports:
-    """The engine's ports `Cluster` and `Agents` over a `World`; `failing` holds errors to raise, by method name."""
+    """The reconciler's ports `Cluster` and `Agents` over a `World`; `failing` holds errors to raise, by method name."""
 
     def __init__(self, world: World) -> None:
         self.world = world

@@ -1,1 +1,1 @@
-"""What the operator keeps of a cluster's objects: watched, decoded, joined."""
+"""The operator's caches of the cluster's objects: watched, decoded, joined."""

@@ -1,4 +1,4 @@
-"""The objects of one kind, as the API server tells them: list, then watch, for ever.
+"""The objects of one kind, as the API server sends them: list, then watch, for ever.
 
 What is kept is what `read` makes of an object, by uid. An object never goes back in time: its resourceVersion decides,
 so that repeated, late and reordered events, and answers to our own writes, can come in any order. What vanished without
@@ -213,7 +213,7 @@ class Informer(Generic[T, S]):
         return [kept for each in page.items or () if (kept := self._read(each)) is not None], page.metadata
 
     def _correct(self, found: list[S], listed: int, belongs: Callable[[S], bool]) -> None:
-        """Mark and sweep: what the list lacks is gone, unless it is younger than the list."""
+        """Mark and sweep: objects that the list does not have are gone, unless they are newer than the list."""
         there = {kept.uid for kept in found}
         for kept in found:
             self._take(kept)
@@ -274,7 +274,7 @@ class Informer(Generic[T, S]):
         self._changed(before, kept)
 
     def bury(self, uid: str) -> None:
-        """Gone for good: a uid never comes back, whatever arrives late."""
+        """Forget a uid for good: it never comes back, whatever arrives late."""
         self._buried[uid] = None
         if len(self._buried) > MAX_BURIED:
             self._buried.popitem(last=False)

@@ -143,7 +143,7 @@ class Objects(Generic[Valid, Invalid]):
         self.gone(key, uid)
 
     def gone(self, key: Key, uid: str) -> None:
-        """There is no such job any more."""
+        """Remove a job that no longer exists."""
         job = self._jobs.get(key)
         if job is not None and job.metadata.uid == uid:
             self._bury(job)
@@ -208,7 +208,7 @@ class Objects(Generic[Valid, Invalid]):
         self._changed(job.key)
 
     def _bury(self, job: Valid | Invalid) -> None:
-        """Gone for good: a uid never comes back, whatever arrives late."""
+        """Forget a uid for good: it never comes back, whatever arrives late."""
         self._buried[job.metadata.uid] = None
         if len(self._buried) > MAX_BURIED:
             self._buried.popitem(last=False)
@@ -228,7 +228,7 @@ class Jobs(Objects[TrainingJob, InvalidJob]):
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
-    """Where a job or a list of jobs stands."""
+    """Metadata of a job or a list of jobs."""
 
     name: str = ""
     namespace: str = ""
@@ -247,7 +247,7 @@ class _Page(msgspec.Struct, frozen=True):
 
 
 async def _list(api: Api, plural: str, namespace: str) -> dict[Key, _Meta]:
-    """Name and version of every object, from the server's cache if it likes."""
+    """Return name and version of every object, possibly from the server's cache."""
     within = f"/namespaces/{namespace}" if namespace else ""
     path = f"/apis/{GROUP}/{VERSION}{within}/{plural}"
     params = {"resourceVersion": "0"}
@@ -295,7 +295,7 @@ Document = dict[str, Any]
 
 
 class InvalidJobs:
-    """Writes on every invalid object what is wrong with it.
+    """Writes into the status of every invalid object what is wrong with it.
 
     Args:
         api: for the writes.

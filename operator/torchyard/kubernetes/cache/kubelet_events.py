@@ -75,7 +75,7 @@ class KubeletEvents:
         return self._known.get(job_uid, ("", ""))
 
     def look(self, record: PodRecord) -> None:
-        """This pod does not start."""
+        """Read the events of a pod that does not start."""
         namespace = record.namespace
         if namespace not in self._followed:
             self._followed[namespace] = task = asyncio.create_task(self._follow(namespace))
@@ -84,7 +84,7 @@ class KubeletEvents:
             self._news[namespace].set()
 
     async def close(self) -> None:
-        """Look no more."""
+        """Stop reading."""
         tasks = list(self._followed.values())
         for task in tasks:
             task.cancel()
@@ -103,7 +103,7 @@ class KubeletEvents:
         self._news.pop(namespace, None)
 
     def _still(self, namespace: str) -> dict[str, PodRecord]:
-        """Pods that do not start now, by uid. What was known of a job that has none any more is forgotten."""
+        """Return the pods that do not start now, by uid; forget what was known of jobs that have none any more."""
         stuck = {record.uid: record for record in self._pods(namespace)}
         jobs = {record.job_uid for record in stuck.values()}
         for job in self._seen.pop(namespace, set()) - jobs:

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Orphans:
-    """Asks for pods that the watch no longer reports, and has those deleted that still exist.
+    """Reads pods that the watch no longer reports, and requests the deletion of those that exist.
 
     Args:
         api: the server.
@@ -70,7 +70,7 @@ class Orphans:
         self._over(record, why)
 
     async def _sent_away(self, record: PodRecord) -> bool:
-        """Have the pod deleted if it is there and its job's; whether it is."""
+        """Request the deletion of a pod that exists and is its job's; return whether it is."""
         path = f"/api/v1/namespaces/{record.namespace}/pods/{record.pod.name}"
         try:
             meta = self._pod.decode(await self._api.request("GET", path)).metadata

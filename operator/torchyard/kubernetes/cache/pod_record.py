@@ -1,4 +1,4 @@
-"""A pod as the engine sees it, and what else we keep of it."""
+"""A pod as the plan sees it, and what else is kept of it."""
 
 from msgspec import Struct
 
@@ -47,7 +47,7 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def claim(self) -> Claim:
-        """What it says of its origin."""
+        """Its claim of origin."""
         return Claim(self.namespace, self.job_uid, self.pod.name, self.uid, self.pod.created, self.signature)
 
     def suspects_node(self, now: float) -> bool:

@@ -160,7 +160,7 @@ class Pods:
         await self._informer(namespace).refresh(selector, lambda record: record.job_uid == job_uid)
 
     async def sweep(self) -> None:
-        """Look up what no watch reported.
+        """Read what no watch reported.
 
         Raises:
             Unavailable, Rejected, NotFound, Gone: pods could not be listed.
@@ -237,7 +237,7 @@ class Pods:
         self._changed((record.namespace, record.job_name), after)
 
     def _consider(self, uid: str) -> None:
-        """Look at the node of a pod that makes no headway, now or when it will have made none for too long."""
+        """Read the node of a pod that does not advance, now or once it has not advanced for too long."""
         record = self._all.get(uid)
         if record is None or not self._made(record):
             return
