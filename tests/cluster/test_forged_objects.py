@@ -6,8 +6,10 @@ import pytest
 from tests.support.cluster.jobs import SLEEPS, Jobs
 from tests.support.cluster.operators import holder, until
 
+from torchyard.api.resource import read_job
 from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.kubernetes.manifests import names
+from torchyard.kubernetes.manifests.companions import service
 
 NOWHERE = {"nodeSelector": {"torchyard.dev/nowhere": "true"}}
 FOREVER = "9999-12-31T23:59:59Z"
@@ -39,6 +41,41 @@ async def test_a_network_policy_that_is_already_there_becomes_the_one_of_the_job
     assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == [uid]
     free = {"metadata": {"finalizers": None}}  # which would keep the namespace
     await api.request("PATCH", f"{path}/{names.gang_policy(uid)}", body=free, content_type=MERGE_PATCH)
+
+
+@pytest.mark.usefixtures("operator")
+async def test_a_service_without_an_owner_or_of_another_job_is_named_and_the_job_goes_on_when_it_is_gone(
+    api, namespace
+):
+    jobs = Jobs(api, namespace)
+    for name in ("other", "mine"):
+        launcher = {"kind": "none"}
+        await jobs.submit(name, command=SLEEPS, nodes=1, scheduling=NOWHERE, launcher=launcher, suspend=True)
+    other, mine = [read_job(json.loads(await api.request("GET", f"{jobs.path}/{name}"))) for name in ("other", "mine")]
+    services = f"{jobs.core}/services"
+    right = service(mine)
+    forged = [
+        right | {"metadata": {"name": right["metadata"]["name"]}, "spec": right["spec"] | {"selector": {"a": "b"}}},
+        right | {"metadata": right["metadata"] | {"ownerReferences": service(other)["metadata"]["ownerReferences"]}},
+    ]
+    for body in forged:
+        await api.request("POST", services, body=body)
+        await jobs.edit("mine", suspend=False)
+        status = await jobs.until("mine", lambda now: now.get("reason") == "NameConflict")
+        assert right["metadata"]["name"] in status["message"]
+        assert not await jobs.pods("mine")
+        await jobs.edit("mine", suspend=True)
+        await jobs.until("mine", lambda now: now.get("state") == "Suspended")
+        await api.request("DELETE", f"{services}/{right['metadata']['name']}")
+    await jobs.edit("mine", suspend=False)
+
+    async def has_a_pod():
+        return len(await jobs.pods("mine")) == 1
+
+    await until(has_a_pod)
+    found = json.loads(await api.request("GET", f"{services}/{right['metadata']['name']}"))
+    assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == [mine.metadata.uid]
+    assert found["spec"]["selector"] == right["spec"]["selector"]
 
 
 @pytest.mark.usefixtures("operator")
