@@ -2,7 +2,9 @@
 
 import json
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from tests.support.trainers.lerobot import TASKS, write_lerobot
 
 LENGTHS = [7, 5, 9]
@@ -42,15 +44,20 @@ def test_problems_and_what_is_no_dataset_are_named(torchyard, tmp_path):
         1,
         True,
     ), done.stdout
+    folder = write_lerobot(tmp_path / "renumbered", "v2.1", LENGTHS)
+    file = folder / "data/chunk-000/episode_000001.parquet"
+    table = parquet.read_table(file)
+    later = pa.array([number + 5 for number in table["index"].to_pylist()])
+    parquet.write_table(table.set_column(table.column_names.index("index"), "index", later), file)
+    done = torchyard("dataset", "inspect", str(folder))
+    assert done.returncode == 1
+    assert "episode 1, frame 0, field 'index': is 12, expected 7; number the frames of the dataset again" in done.stdout
     done = torchyard("dataset", "inspect", str(tmp_path))
     assert done.returncode == 65
     assert "meta/info.json: does not exist; name the folder of a LeRobot dataset" in done.stderr.replace("\n", " ")
 
 
 def test_files_of_text_are_described_with_their_formats_lengths_and_problems(torchyard, tmp_path):
-    import pyarrow as pa
-    from pyarrow import parquet
-
     from torchyard_trainers.lm.tokens import character_tokenizer
 
     rows = [{"prompt": "1+1=", "completion": "2"}, {"text": "abc"}, {"chosen": [], "rejected": []}, {"question": "x"}]

@@ -74,9 +74,15 @@ def test_a_program_that_repeats_a_sentence_of_the_operator_warns_under_its_own_r
     assert [event.reason for event in world.events if event.type == "Warning"] == ["TrainerWarning"]
 
 
-def test_the_device_of_every_rank_is_in_the_status():
-    world = reported(World(3).to_running(), device=["cuda:0 H100", "cuda:0 H100", "cpu"])
+def test_the_device_of_every_rank_is_in_the_status_and_in_the_event_that_training_began():
+    world = World(3)
+    world.settle()
+    world.start_pods()
+    world.settle()
+    reported(world, device=["cuda:0 H100", "cuda:0 H100", "cpu"])
     assert world.status.devices == {"cuda:0 H100": "0-1", "cpu": "2"}
+    (began,) = [event.message for event in world.events if event.reason == "Training"]
+    assert began == "the workers train (round 1, cpu: ranks 2, cuda:0 H100: ranks 0-1)"
 
 
 def test_ranks_are_ranges_and_have_bounds():

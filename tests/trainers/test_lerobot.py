@@ -146,6 +146,7 @@ def value(name, row, wrong):
     [
         (value("action", 8, float("nan")), r"file-000.parquet, episode 1, frame 1, field 'action': is \[nan\]"),
         (value("frame_index", 3, 9), r"episode 0, frame 3, field 'frame_index': is 9, expected 3"),
+        (value("index", 3, 9), r"episode 0, frame 3, field 'index': is 9, expected 3"),
         (value("task_index", 2, 5), r"episode 0, frame 2, field 'task_index': is 5"),
         (value("timestamp", 9, 0.4), r"1, frame 2, field 'timestamp': is 0.4 s, expected 0.2 s at the 10 frames per s"),
         (value(IMAGE, 1, {"bytes": b"no", "path": None}), rf"0, frame 1, field '{IMAGE}': not a readable image"),
@@ -223,7 +224,9 @@ ONE_NUMBER = {"dtype": "float32", "shape": ["a"]}
             "lists episode 1 more than once; remove the other",
         ),
         ("v2.1", metadata("episodes.jsonl", put("length", True)), "line 1: field 'length' is True, expected a whole"),
-        ("v2.1", metadata("tasks.jsonl", put("task", None)), "field 'task' is None, expected the text of a task"),
+        ("v2.1", metadata("tasks.jsonl", put("task", None)), "field 'task' of task 0 is None, expected its text"),
+        ("v2.1", metadata("tasks.jsonl", put("task", " ")), "line 1: field 'task' of task 0 is ' ', expected its text"),
+        ("v3.0", metadata("tasks.parquet", put("__index_level_0__", "", 1)), "field .* of task 1 is '', expected its"),
         ("v2.1", metadata("episodes_stats.jsonl", put("stats", 3)), "line 1: field 'stats' is 3, expected an object"),
         ("v3.0", metadata(EPISODES, put("data/file_index", None, 1)), "record 2: field 'data/file_index' is None, exp"),
         (

@@ -104,7 +104,9 @@ def _train(seen: Observed, status: TrainingJobStatus, start_due: float | None) -
         "",
     )
     age_due: float | None = None
-    events = (EmitEvent(type="Normal", reason=reason, message=say(reason, f"round {status.round}")),)
+    devices = [f"{device}: ranks {ranks}" for device, ranks in status.devices.items()]
+    where = ", ".join((f"round {status.round}", *devices))
+    events = (EmitEvent(type="Normal", reason=reason, message=say(reason, where)),)
     if silent:
         reason, evidence = Reason.AGENT_SILENT, silent
     elif idle:

@@ -1,6 +1,6 @@
 """`dataset PATH`: what a LeRobot dataset holds, and which of its frames cannot be used."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +31,7 @@ def inspect(folder: Path) -> dict[str, Any]:
     names = _vectors(dataset)
     frames, seen = Frames(dataset, names), {name: _Seen() for name in names}
     problems = [text for episode in dataset.episodes for text in _problems(dataset, frames, episode, seen)]
+    problems += _gaps(frames, dataset.episodes) if not problems else []
     faults = {name: statistics_fault(dataset, name) for name in names}
     problems += [fault for fault in faults.values() if fault]
     if not problems:  # all frames were seen
@@ -76,6 +77,20 @@ class _Seen:
                     f"{found[at]:g}; compute the statistics again with LeRobot"
                 )
         return ""
+
+
+def _gaps(frames: Frames, episodes: Sequence[Episode]) -> list[str]:
+    """Return where `index`, the number of a frame in the dataset, does not go on from one episode to the next."""
+    found, following = [], 0
+    for episode in episodes:
+        index = frames.of(episode)["index"]
+        if index[0] != following:
+            found.append(
+                f"{episode.file}, episode {episode.number}, frame 0, field 'index': is {index[0]}, expected "
+                f"{following}; number the frames of the dataset again"
+            )
+        following = int(index[-1]) + 1
+    return found
 
 
 def _vectors(dataset: LeRobot) -> list[str]:

@@ -189,8 +189,10 @@ def _episodes_v3(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -
 
 def _tasks_v2(folder: Path) -> dict[int, str]:
     rows = _json_lines(folder, "meta/tasks.jsonl")
-    where = f"{folder}/meta/tasks.jsonl"
-    return {_number(row, "task_index", where): _text(row, "task", where) for row in rows}
+    return {
+        _number(row, "task_index", where): _text(row, "task", where)
+        for where, row in ((f"{folder}/meta/tasks.jsonl, line {line}", row) for line, row in enumerate(rows, 1))
+    }
 
 
 def _tasks_v3(folder: Path) -> dict[int, str]:
@@ -339,8 +341,11 @@ def _second(row: Mapping[str, Any], name: str, where: str) -> float:
 
 def _text(row: Mapping[str, Any], name: str, where: str) -> str:
     value = row.get(name)
-    if not isinstance(value, str):
-        raise DataError(f"{where}: field {name!r} is {value!r}, expected the text of a task")
+    if not isinstance(value, str) or not value.strip():
+        raise DataError(
+            f"{where}: field {name!r} of task {row.get('task_index')} is {value!r}, expected its text, which is the "
+            "instruction of its episodes; write one there"
+        )
     return value
 
 

@@ -109,7 +109,12 @@ class Frames:
                 f"{episode.file}, episode {episode.number}: has {rows} frames, but the metadata says {episode.length}; "
                 "copy the file again"
             )
-        for name, expected in {"episode_index": np.full(rows, episode.number), "frame_index": np.arange(rows)}.items():
+        numbers = np.arange(rows)
+        for name, expected in {
+            "episode_index": np.full(rows, episode.number),
+            "frame_index": numbers,
+            "index": found["index"][0] + numbers,
+        }.items():
             wrong = np.flatnonzero(found[name] != expected)
             if len(wrong):
                 at = int(wrong[0])
