@@ -5,6 +5,7 @@ import torch
 import transformers
 from PIL import Image
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
@@ -152,6 +153,31 @@ def test_a_benchmark_reports_the_environment_steps_of_rollouts_with_their_learni
     read = session.parallel.module.positions.shape[-1]
     assert found["tokensPerSecond"] == found["envStepsPerSecond"] * read
     assert work.measure(session) == {name: found[name] for name in ("envStepsPerSecond", "tokensPerSecond")}
+
+
+class HostReads(TorchDispatchMode):
+    """Counts operations for which the host waits for a value of the device."""
+
+    WAIT = (torch.ops.aten._local_scalar_dense, torch.ops.aten.nonzero, torch.ops.aten.equal)
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+        self.count += func.overloadpacket in self.WAIT
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_step_of_a_rollout_waits_for_no_value_of_the_device():
+    counts = []
+    for horizon in (2, 14):
+        work = VisionLanguagePolicy(settled(horizon=horizon, environmentSteps=6 * horizon))
+        session = session_of(work)
+        with HostReads() as reads:
+            work.prepare(session, 0)
+        counts.append(reads.count)
+    assert counts[0] == counts[1], "a longer rollout asks as often"
 
 
 @pytest.mark.parametrize("params", [{"freezeVision": True}, {"loraRank": 2}], ids=["frozen", "lora"])

@@ -3,6 +3,7 @@
 Checkpoints are saved between rollouts only, so that the state of the environments is all that a resumed run needs.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -121,7 +122,7 @@ class Player:
         ids = torch.tensor(slots.positions, device=world.device)
         state = {name: each.to(world.device)[ids] for name, each in self._state.items()}
         noise = draw_noise(settings, environment, sample_ids_of(settings, ids, number * settings.horizon))
-        states, answers, actions, outcomes, cut = [], [], [], [], []
+        states, answers, actions, outcomes, finals = [], [], [], [], []
         keeps = session.parallel.module.sees_alike
         fake = isinstance(ids, FakeTensor)  # a forecast of memory: every step takes what the first one takes
         for numbers, gumbels in zip(noise.uniform, noise.gumbel, strict=True):
@@ -129,7 +130,7 @@ class Player:
             answer = self._ask(session, self._images(state)) if again is None else Answer(*map(torch.clone, again))
             action = (answer.logits + gumbels[:, 0]).argmax(-1, keepdim=True)
             outcome = environment.step(state, action, numbers)
-            cut.append(self._final_values(session, outcome.truncated, outcome.final if again is None else None))
+            finals.append(outcome.final)
             answers.append(answer if keeps else answer._replace(features=answer.features[:0]))
             states.append(state)
             actions.append(action)
@@ -137,6 +138,7 @@ class Player:
             state = outcome.state
             session.reporter.goes_on()
         last = self._ask(session, self._images(state)).value
+        cut = self._final_values(session, torch.stack([each.truncated for each in outcomes]), finals)
         logits, value, features = (torch.stack(each) for each in zip(*answers, strict=True))
         action = torch.stack(actions)
         played = Played(
@@ -154,7 +156,7 @@ class Player:
             played, value = self._asked_again(session, played, value)
         value = value[..., None]
         following = torch.cat([value[1:], last[None, :, None]])
-        following = torch.where(played.truncated, torch.stack(cut), following)
+        following = torch.where(played.truncated, cut, following)
         weights = torch.tensor(slots.weights, device=world.device)
         found = judge(played, value, following, running=played.running, weights=weights, settings=settings)
         facts, count = world.total(found.facts.clone()), settings.environments * settings.horizon
@@ -180,21 +182,35 @@ class Player:
             self._graphed = Graphed(policy, wanted=policy.tower.batched)
         return Answer(*map(torch.clone, self._graphed(images)))  # the next pass writes to the same memory
 
-    def _final_values(self, session: Session, truncated: Tensor, final: State | None) -> Tensor:
-        """Return the values of the states in which episodes were cut off, [n, 1]; other entries are 0."""
+    def _final_values(self, session: Session, truncated: Tensor, finals: Sequence[State | None]) -> Tensor:
+        """Return the values of the states in which episodes were cut off, [T, n, 1]; other entries are 0.
+
+        The host has to know how many there are. It asks once, after the rollout: a step waits for no answer.
+
+        Args:
+            session: of the run.
+            truncated: [T, n, 1] bool.
+            finals: of each step, the states that its environments ended in.
+        """
         values = torch.zeros(truncated.shape, device=truncated.device)
-        if final is None:
+        known = [each for each in finals if each is not None]
+        if len(known) < len(finals):  # no episode is ever cut off
             return values
+        count = truncated.shape[1]
         if isinstance(truncated, FakeTensor):
-            return self._ask(session, self._images(final)).value[:, None]
-        rows = truncated[:, 0].nonzero()[:, 0]
-        some = len(rows) > 0
+            return values + self._ask(session, self._images(known[0])).value[:, None]
+        places = truncated[..., 0].nonzero()
+        passes = -(-len(places) // count)
         if session.parallel.strategy in SHARDED:  # all ranks gather parameters, or none
-            some = bool(session.world.total(torch.tensor([float(some)], device=rows.device)).item())
-            rows = rows if len(rows) else rows.new_zeros(1)
-        if some:
-            images = self._images({name: each[rows] for name, each in final.items()})
-            values[rows, 0] = self._ask(session, images, steady=False).value
+            passes = int(max(session.world.gather(passes)))
+        ended = {name: torch.stack([each[name] for each in known]) for name in known[0]}
+        for number in range(passes):
+            part = places[number * count :][:count]
+            times, rows = (part if len(part) else places.new_zeros(1, 2)).unbind(1)
+            images = self._images({name: each[times, rows] for name, each in ended.items()})
+            value = self._ask(session, images, steady=False).value
+            if len(part):
+                values[times, rows, 0] = value
         return values
 
     def _asked_again(self, session: Session, played: Played, value: Tensor) -> tuple[Played, Tensor]:
