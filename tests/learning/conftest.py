@@ -25,7 +25,11 @@ def learn(tmp_path):
             environment = os.environ | {"OMP_NUM_THREADS": "1"}
             with (folder / "log").open("w") as log:
                 learners.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment))
-        codes = [learner.wait(timeout=1800) for learner in learners]
+        try:  # a bound on hangs: beside much other work, a minute of a core may take half an hour
+            codes = [learner.wait(timeout=7200) for learner in learners]
+        finally:
+            for learner in learners:
+                learner.kill()
         logs = [(tmp_path / f"seed-{seed}" / "log").read_text() for seed in SEEDS]
         assert codes == [0] * len(SEEDS), logs
         return [_learned(tmp_path / f"seed-{seed}" / "checkpoints") for seed in SEEDS]
