@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from torchyard_trainers.core.checkpoints.checkpoint import compare_identity
 from torchyard_trainers.core.config import Parallelism
@@ -60,6 +61,13 @@ def opened(request, tmp_path):
         return VisionLanguagePolicy(vlm.resolve_params(raw, Parallelism()))
 
     return request.param, tmp_path, opened
+
+
+def test_a_forecast_of_memory_needs_no_value_of_a_tensor_to_name_them(opened):
+    _name, _folder, open_it = opened
+    expected = open_it().fingerprints
+    with FakeTensorMode():  # otherwise `torchyard plan` makes a real step of a model of billions
+        assert open_it().fingerprints == expected
 
 
 @pytest.mark.parametrize(

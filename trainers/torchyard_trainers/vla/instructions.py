@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.pretrained import digest_of
 
 TOKENIZER = "tokenizer.json"
 WORDS = "words.txt"
@@ -22,6 +23,7 @@ class Instructions:
         tokens: [n, T] int64.
         mask: [n, T] bool, true for tokens of the text; None: all texts are equally long.
         highest: the largest token.
+        fingerprint: a digest of the tokens.
     """
 
     def __init__(self, texts: Sequence[str], *, words: Sequence[str] | None = None, folder: Path | None = None) -> None:
@@ -40,7 +42,9 @@ class Instructions:
         )
         encoded = _by_tokenizer(texts, folder) if self._words is None else _by_words(texts, self._words, folder)
         longest = max(map(len, encoded))
-        self.tokens = torch.tensor([each + [PADDING] * (longest - len(each)) for each in encoded])
+        padded = [each + [PADDING] * (longest - len(each)) for each in encoded]
+        self.tokens = torch.tensor(padded)
+        self.fingerprint = digest_of(padded)
         differ = any(len(each) < longest for each in encoded)
         lengths = torch.tensor([len(each) for each in encoded])
         self.mask: Tensor | None = torch.arange(longest) < lengths[:, None] if differ else None

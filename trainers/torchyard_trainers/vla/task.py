@@ -14,7 +14,7 @@ from torchyard_trainers.core.data.loader import on_device
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
-from torchyard_trainers.core.pretrained import Pretrained, digest_of, geometry_of
+from torchyard_trainers.core.pretrained import Pretrained, geometry_of
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
@@ -88,7 +88,7 @@ class VisionLanguageAction(Workload):
         self._fit()
         made = self.source or self.tabletop
         assert made is not None
-        self.fingerprints = {GEOMETRY: geometry_of(self._config), PROMPT: digest_of(made.instructions.tokens.tolist())}
+        self.fingerprints = {GEOMETRY: geometry_of(self._config), PROMPT: made.instructions.fingerprint}
         if settings.head == "tokens":
             self.fingerprints[HEAD] = paligemma.ANSWERS
         self.objective: Objective = objective_of(settings, self._config, parts=self._action)
