@@ -55,6 +55,8 @@ def test_a_span_has_at_most_two_units(seconds: float, read: str) -> None:
         (float("nan"), "nan"),
         (float("-inf"), "-inf"),
         (-0.25, "-0.250"),
+        (0.0123456, "0.0123"),
+        (0.00205, "0.00205"),
         (0.0, "0"),
     ],
 )

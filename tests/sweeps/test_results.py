@@ -2,9 +2,11 @@
 
 import csv
 import io
+import re
 from html.parser import HTMLParser
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -15,6 +17,8 @@ from torchyard.cli.views.sweep_table import line_of, table_of
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.resource import TRIAL, TrialRecord, Unit
 from torchyard.sweeps.results import best_so_far, csv_of, results_of
+from torchyard.sweeps.space import short_names
+from torchyard.sweeps.spec import FloatRange, Parameter
 
 SWEEP = read_sweep(
     {
@@ -76,10 +80,38 @@ def test_the_table_and_its_line_name_the_best_trial():
     console.print(table_of(SWEEP, JOBS))
     text = console.export_text()
     counts = "1 running, 1 suspended, 2 complete, 1 stopped, 1 failed"
-    line = f"6 of 9 trials ({counts}); best: tune-1 with loss 1.500 (lr=0.100, kind=True"
+    line = f"6 of 9 trials ({counts}); best: tune-1 with loss 1.500 (lr=0.1, kind=true"
     assert line_of(SWEEP, JOBS).startswith(line)
     assert line in text
     assert all(f"tune-{number}" in text for number in JOBS)
+
+
+MANY = [
+    *SWEEP.spec.parameters,
+    *(Parameter(path=f"env[A_LONG_VARIABLE_{n}]", choice=["1", "lion" * 10]) for n in range(9)),
+]
+WIDE = replace(
+    SWEEP, metadata=ObjectMeta(name="t" * 50), spec=replace(SWEEP.spec, parameters=MANY)
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_terminal_shows_the_columns_that_fit_and_names_the_others(width):
+    values = {each.path: each.choice[-1] for each in MANY[3:]} | {LR: 0.0123456, KIND: "1"}
+    named = replace(job(7, State.SUCCEEDED, {"loss": 2.0}, values).metadata, name=f"{WIDE.metadata.name}-7")
+    jobs = {7: replace(job(7, State.SUCCEEDED, {"loss": 2.0}, values), metadata=named)}
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(table_of(WIDE, jobs))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    head, row = (line.split() for line in text.splitlines() if line.startswith(("TRIAL", "t" * 21 + "…-7")))
+    assert head[:5] == ["TRIAL", "STATE", "PROGRESS", "loss", "lr"]
+    assert row[:5] == ["t" * 21 + "…-7", "complete", "40%", "2", "0.01235"]
+    left_out = text.partition("not shown")[2].replace("\n", " ")
+    shown = [name for name in short_names(MANY).values() if name in head]
+    assert all((name in shown) != (name in left_out) for name in short_names(MANY).values())
+    assert len(shown) >= {60: 1, 80: 3, 120: 4}[width]
+    assert "3 more" in text, "of eleven parameters, depth does not apply"
 
 
 def test_a_grid_has_no_more_trials_than_points():
@@ -134,3 +166,42 @@ def test_the_page_is_whole_and_loads_nothing():
     assert "&lt;a&gt;" in page
     assert "<a>" not in page
     assert page_of(SWEEP, [], {}).count("No trial") == 2
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "log", "labels"),
+    [
+        (0.0001, 0.01, True, ["0.0001", "0.001", "0.01"]),
+        (0.0, 1.0, False, ["0", "0.2", "0.4", "0.6", "0.8", "1"]),
+        (-1.7e308, 1.7e308, False, ["-1.7e+308", "0", "1.7e+308"]),
+        (5e-324, 1e-323, False, ["4.941e-324", "9.881e-324"]),
+    ],
+)
+def test_an_axis_has_its_ends_and_round_numbers_as_labels(low, high, log, labels):
+    parameter = Parameter(path=LR, float_=FloatRange(min=low, max=high, log=log))
+    sweep = replace(SWEEP, spec=replace(SWEEP.spec, parameters=[parameter]))
+    values = [low, high, low / 2 + high / 2]
+    jobs = {n: job(n, State.SUCCEEDED, {"loss": 1.0}, {LR: value}) for n, value in enumerate(values)}
+    chart = page_of(sweep, results_of(sweep, jobs), {}).partition("Parallel coordinates")[2].partition("</svg>")[0]
+    found = re.findall(r'text-anchor="start">([^<]*)<', chart)
+    assert set(labels) <= set(found)
+    lines = [float(each.partition(",")[2]) for each in re.findall(r'points="(\S+) ', chart)]
+    assert (max(lines), min(lines)) == (240.0, 24.0), "from the bottom to the top"
+
+
+def test_the_page_shows_choices_and_what_a_trial_does_not_have():
+    page = page_of(SWEEP, RESULTS, {})
+    chart = page.partition("Parallel coordinates")[2].partition("</svg>")[0]
+    found = re.findall(r'<text x="([0-9.]+)" y="([0-9.]+)" text-anchor="start">([^<]*)<', chart)
+    assert [text for _, _, text in found][3:9] == ["&lt;a&gt;", "true", "1", "2", "3", "4"]
+    none = next((x, y) for x, y, text in found if text == "none")
+    (first,) = (line for line in re.findall(r'points="([^"]*)"', chart) if f"{float(none[1]) - 4:.1f}" in line)
+    assert first.split()[2] == f"{float(none[0]) - 4:.1f},{float(none[1]) - 4:.1f}", "trial 0 has no depth"
+    assert "<b>Best: tune-1, loss 1.500</b> (lr=0.1, kind=true, depth=3)" in page
+    assert "stopped at 10 %" in page
+
+
+def test_two_parameters_with_the_same_last_part_are_told_apart():
+    paths = ["trainer.params.lr", "env[LR]", "rl.lr"]
+    names = short_names([Parameter(path=path, choice=[1]) for path in paths])
+    assert list(names.values()) == ["trainer.params.lr", "env[LR]", "rl.lr"]

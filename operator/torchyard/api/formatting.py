@@ -28,12 +28,14 @@ def span(seconds: float) -> str:
 
 
 def figure(value: float) -> str:
-    """Return a number in at most four significant digits, thousands apart."""
+    """Return a number in three or four significant digits, thousands apart."""
     if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124  NaN is the one that differs from itself
         return str(value)
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
-    if 1e-3 <= abs(value) < 1e6:
+    if 1e-3 <= abs(value) < 0.1:
+        return f"{value:#.3g}"
+    if 0.1 <= abs(value) < 1e6:
         digits = max(0, 4 - len(str(int(abs(value)))))
         return f"{value:,.{digits}f}"
     return f"{value:.3g}"

@@ -3,9 +3,8 @@
 from html import escape
 from typing import Any
 
-from torchyard.api.formatting import clean, figure
 from torchyard.client.metrics import data_frame
-from torchyard.sweeps.results import Result
+from torchyard.sweeps.results import Result, text_of
 
 FIELDS = ("name", "outcome", "value", "percent", "seconds", "best", "why")
 
@@ -52,4 +51,4 @@ def _row(trial: Result) -> dict[str, Any]:
 def _shown(value: Any) -> str:
     if value is None or value is False:
         return ""
-    return figure(value) if isinstance(value, float) else clean(str(value))
+    return text_of(value)

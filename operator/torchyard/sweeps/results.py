@@ -2,12 +2,14 @@
 
 import csv
 import io
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from torchyard.api.formatting import clean
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.status import State
 from torchyard.sweeps.outcomes import Outcome, best_of, better, outcomes_of, why_failed
@@ -100,6 +102,17 @@ def best_so_far(sweep: TrainingSweep, results: Sequence[Result]) -> list[float]:
             before = found[-1] if found else each.value
             found.append(each.value if better(sweep.spec, each.value, before) else before)
     return found
+
+
+def text_of(value: Any) -> str:
+    """Return the value of a parameter for people: numbers in few digits, quotes only around what would be no text."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if not isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    plain = clean(value)
+    another = not plain.strip() or plain in {"true", "false", "null"} or _is_number(plain)
+    return json.dumps(plain, ensure_ascii=False) if another else plain  # "1" is not 1
 
 
 def csv_of(sweep: TrainingSweep, results: Sequence[Result]) -> str:

@@ -28,6 +28,13 @@ def applies(parameter: Parameter, values: Values) -> bool:
     )
 
 
+def short_names(parameters: Iterable[Parameter]) -> dict[str, str]:
+    """Return a name for each path: its last part, or all of it where two would have the same one."""
+    last = {parameter.path: parameter.path.rpartition(".")[2] for parameter in parameters}
+    names = list(last.values())
+    return {path: name if names.count(name) == 1 else path for path, name in last.items()}
+
+
 def strange(parameter: Parameter, values: Iterable[Any]) -> list[Any]:
     """Return those of the values that the parameter cannot have."""
     bounds = parameter.float_ or parameter.int_
