@@ -32,7 +32,7 @@ class Axis(Struct, frozen=True, kw_only=True):
     """A scale from values to 0 (its low end) to 1."""
 
     name: str
-    place: Callable[[Any], float]
+    share: Callable[[Any], float]
     ticks: list[tuple[float, str]]
     """Places and labels."""
 
@@ -56,7 +56,7 @@ def history(sweep: TrainingSweep, results: Sequence[Result]) -> str:
     parts += [_best_line(sweep, results, across, axis)]
     for each, value in points:
         title = f"<title>{escape(each.name)}: {figure(value)} ({escape(each.outcome)} at {each.percent} %)</title>"
-        at = f'cx="{across(each.number):.1f}" cy="{_down(axis.place(value)):.1f}"'
+        at = f'cx="{across(each.number):.1f}" cy="{_down(axis.share(value)):.1f}"'
         colour = BEST if each.best else COLOURS[each.outcome]
         parts.append(f'<circle {at} r="{5 if each.best else 3.5}" fill="{colour}">{title}</circle>')
     shown = {each.outcome for each, _ in points}
@@ -74,17 +74,17 @@ def coordinates(sweep: TrainingSweep, results: Sequence[Result]) -> str:
     width = max(WIDTH, LEFT + RIGHT + AXIS_WIDTH * len(axes) + 40)
     inside = width - LEFT - RIGHT - 40
 
-    def across(position: int) -> float:
-        return LEFT + position / len(axes) * inside
+    def across(index: int) -> float:
+        return LEFT + index / len(axes) * inside
 
     parts = []
     for each, value in sorted(shown, key=lambda item: item[0].best):
-        places = [
-            axis.place(each.parameters[parameter.path]) if parameter.path in each.parameters else ABSENT
+        shares = [
+            axis.share(each.parameters[parameter.path]) if parameter.path in each.parameters else ABSENT
             for axis, parameter in zip(axes, sweep.spec.parameters, strict=True)
         ]
-        places.append(objective.place(value))
-        line = " ".join(f"{across(position):.1f},{_down(place):.1f}" for position, place in enumerate(places))
+        shares.append(objective.share(value))
+        line = " ".join(f"{across(index):.1f},{_down(share):.1f}" for index, share in enumerate(shares))
         title = f"<title>{escape(each.name)}: {figure(value)}</title>"
         colour, thickness, opacity = (BEST, 3, 1) if each.best else (COLOURS["complete"], 1, 0.45)
         parts.append(
@@ -92,11 +92,11 @@ def coordinates(sweep: TrainingSweep, results: Sequence[Result]) -> str:
             f'stroke-opacity="{opacity}">{title}</polyline>'
         )
     absent = [bool(parameter.conditions) for parameter in sweep.spec.parameters] + [False]
-    for position, axis in enumerate([*axes, objective]):
-        x = across(position)
+    for index, axis in enumerate([*axes, objective]):
+        x = across(index)
         parts.append(_line(x, x, _down(0), _down(1), "#888"))
         parts.append(_text(x, 12, axis.name, limit=NAME, bold=True))
-        ticks = [*axis.ticks, *([(ABSENT, "none")] if absent[position] else [])]
+        ticks = [*axis.ticks, *([(ABSENT, "none")] if absent[index] else [])]
         parts += [_text(x + 4, _down(share) + 4, label, anchor="start", limit=LABEL) for share, label in ticks]
     return _svg(width, "".join(parts))
 
@@ -107,7 +107,7 @@ def _best_line(sweep: TrainingSweep, results: Sequence[Result], across: Callable
     for number, value in zip(complete, best_so_far(sweep, results), strict=True):
         if corners:
             corners.append((across(number), corners[-1][1]))
-        corners.append((across(number), _down(axis.place(value))))
+        corners.append((across(number), _down(axis.share(value))))
     if corners:
         corners.append((across(results[-1].number), corners[-1][1]))
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
@@ -130,7 +130,7 @@ def _axis(parameter: Parameter, name: str) -> Axis:
         most = max(1, len(parameter.choice) - 1)
         every = 1 + len(parameter.choice) // 12
         labels = [(index / most, text_of(value)) for index, value in enumerate(parameter.choice)][::every]
-        return Axis(name=name, place=lambda value: parameter.choice.index(value) / most, ticks=labels)
+        return Axis(name=name, share=lambda value: parameter.choice.index(value) / most, ticks=labels)
     return _scale(name, bounds.min, bounds.max, log=bounds.log)
 
 
@@ -142,18 +142,18 @@ def _value_axis(name: str, values: Sequence[float]) -> Axis:
 def _scale(name: str, low: float, high: float, *, log: bool) -> Axis:
     """Return an axis with its ends and what is between them as labels."""
     if not high > low:
-        return Axis(name=name, place=lambda _value: 0.5, ticks=[(0.5, text_of(low))])
+        return Axis(name=name, share=lambda _value: 0.5, ticks=[(0.5, text_of(low))])
 
-    def place(value: float) -> float:
+    def share(value: float) -> float:
         if log:
             return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
         return (value / 2 - low / 2) / (high / 2 - low / 2)  # the difference of the largest numbers is infinite
 
     between = _decades(low, high) if log else _steps(low, high)
     every = 1 + len(between) // 8
-    labels = [(place(each), each) for each in [low, *between[::every], high]]
+    labels = [(share(each), each) for each in [low, *between[::every], high]]
     far = [(at, each) for at, each in labels if each in {low, high} or 0.07 < at < 0.93]
-    return Axis(name=name, place=place, ticks=[(at, text_of(each)) for at, each in dict(far).items()])
+    return Axis(name=name, share=share, ticks=[(at, text_of(each)) for at, each in dict(far).items()])
 
 
 def _decades(low: float, high: float) -> list[float]:

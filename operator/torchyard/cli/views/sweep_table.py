@@ -58,13 +58,13 @@ class _Trials:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table(box=None, pad_edge=False, show_header=False)
         used, left_out = 0, []
-        columns = [[each if place else _clipped_name(each) for each in column] for place, column in enumerate(
+        columns = [[each if index else _clipped_name(each) for each in column] for index, column in enumerate(
             zip(*self.rows, strict=True)
         )]  # fmt: skip
         kept = []
-        for place, column in enumerate(columns):
+        for index, column in enumerate(columns):
             width = min(MAX_WIDTH, max(cell_len(each) for each in column)) + 2
-            if place < len(columns) - len(self.names) or used + width - 2 <= options.max_width:
+            if index < len(columns) - len(self.names) or used + width - 2 <= options.max_width:
                 used += width
                 kept.append(column)
                 table.add_column(no_wrap=True, max_width=MAX_WIDTH)
