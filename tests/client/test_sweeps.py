@@ -58,13 +58,20 @@ def test_trials_are_a_table_for_people_and_notebooks():
         parameters={"args[1]": "<b>"}, progress="100%", seconds=3.0, best=True,
     )  # fmt: skip
     second = msgspec.structs.replace(
-        first, number=1, name="tune-1", outcome="failed", value=None, parameters={"nodes": 2}, best=False, why="no\nlr"
+        first,
+        number=1,
+        name="tune-1",
+        outcome="failed",
+        value=None,
+        parameters={"nodes": False},
+        best=False,
+        why="no\nlr",
     )
     table = ty.TrialsTable([first, second])
     assert [line.split() for line in str(table).splitlines()] == [
         ["name", "outcome", "value", "percent", "seconds", "best", "why", "args[1]", "nodes"],
-        ["tune-0", "complete", "0.250", "100", "3", "True", "<b>"],
-        ["tune-1", "failed", "100", "3", "nolr", "2"],
+        ["tune-0", "complete", "0.25", "100", "3", "true", "<b>"],
+        ["tune-1", "failed", "100", "3", "nolr", "false"],
     ]
     assert "<td>&lt;b&gt;</td>" in table._repr_html_()
     assert str(ty.TrialsTable()).startswith("name")

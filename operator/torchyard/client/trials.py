@@ -3,6 +3,7 @@
 from html import escape
 from typing import Any
 
+from torchyard.api.formatting import clean
 from torchyard.client.metrics import data_frame
 from torchyard.sweeps.results import Result, text_of
 
@@ -41,14 +42,17 @@ class TrialsTable(list[Result]):
         return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
 
     def _cells(self) -> list[list[str]]:
-        return [self.columns, *([_shown(_row(trial).get(name)) for name in self.columns] for trial in self)]
+        return [self.columns, *([_cell(trial, name) for name in self.columns] for trial in self)]
 
 
 def _row(trial: Result) -> dict[str, Any]:
     return {**{name: getattr(trial, name) for name in FIELDS}, **trial.parameters}
 
 
-def _shown(value: Any) -> str:
+def _cell(trial: Result, column: str) -> str:
+    if column not in FIELDS:
+        return text_of(trial.parameters[column]) if column in trial.parameters else ""
+    value = getattr(trial, column)
     if value is None or value is False:
         return ""
-    return text_of(value)
+    return clean(value) if isinstance(value, str) else text_of(value)
