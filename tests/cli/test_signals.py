@@ -3,17 +3,15 @@
 import asyncio
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
-from torchyard.cli.commands.foreground import SAME_PRESS_SECONDS, Watching
-from torchyard.local.run import RunFolder
+from torchyard.cli.interrupts import SAME_PRESS_SECONDS, Interrupts
 
 
 @pytest.fixture
-def watching(tmp_path: Path) -> Watching:
-    return Watching(RunFolder(tmp_path / "runs" / "job"))
+def interrupts() -> Interrupts:
+    return Interrupts(lambda: "5s")
 
 
 async def deliver(*numbers: int) -> None:
@@ -45,18 +43,18 @@ async def deliver(*numbers: int) -> None:
         "a first press",
     ],
 )
-async def test_these_only_ask_to_save(watching: Watching, numbers: tuple[int, ...]) -> None:
-    with watching._signals():
+async def test_these_only_ask_to_save(interrupts: Interrupts, numbers: tuple[int, ...]) -> None:
+    with interrupts.heard():
         await deliver(*numbers)
-    assert watching.stop.is_set()
-    assert not watching.kill.is_set()
+    assert interrupts.stop.is_set()
+    assert not interrupts.kill.is_set()
 
 
-async def test_a_second_press_stops_now(watching: Watching) -> None:
-    with watching._signals():
+async def test_a_second_press_stops_now(interrupts: Interrupts) -> None:
+    with interrupts.heard():
         await deliver(signal.SIGINT)
-        assert watching.pressed is not None
-        watching.pressed -= SAME_PRESS_SECONDS  # as if that time had gone by
+        assert interrupts.pressed is not None
+        interrupts.pressed -= SAME_PRESS_SECONDS  # as if that time had gone by
         await deliver(signal.SIGINT)
-    assert watching.kill.is_set()
-    assert watching.notice == "stopping now"
+    assert interrupts.kill.is_set()
+    assert interrupts.notice == "stopping now"

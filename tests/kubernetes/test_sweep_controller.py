@@ -1,5 +1,7 @@
 """A sweep on a cluster: killed between any two API calls it decides the same; and what only a person can solve."""
 
+import ast
+
 import pytest
 from tests.support.kubernetes.sweep_world import GRID, KEY, NOW, World
 
@@ -45,7 +47,12 @@ JOINT = {
     ("spec", "rejects", "failed", "said"),
     [
         (JOINT, lambda _spec: False, [3, 7, 11, 15], "spec.gpusPerNode: device cpu needs no GPU"),
-        (GRID, lambda spec: spec["trainer"].get("params", {}).get("lr") == 0.3, [3], "the policy does not allow it"),
+        (
+            GRID,
+            lambda spec: spec.get("trainer", {}).get("params", {}).get("lr") == 0.3,
+            [3],
+            "the policy does not allow it",
+        ),
     ],
     ids=["by a rule", "by the API server"],
 )
@@ -57,6 +64,8 @@ async def test_parameters_that_make_no_job_are_a_failed_trial_and_the_search_goe
         job = calm.objects["trainingjobs", f"tune-{number}"]
         assert job["spec"]["suspend"] is True, "it has no pods"
         assert said in calm.record(f"tune-{number}")["rejected"]
+        assert "trainer" not in job["spec"], "resumed by hand, it trains nothing"
+        assert said in ast.literal_eval(job["spec"]["script"].removeprefix("raise SystemExit(").removesuffix(")"))
     warned = [message for kind, reason, message in calm.events if (kind, reason) == ("Warning", "TrialFailed")]
     assert [message.split(":")[0] for message in warned] == [f"trial tune-{number}" for number in failed]
     assert all(said in message for message in warned)

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 import yaml
 from tests.support.waiting import until
 
+from torchyard.cli.interrupts import SAME_PRESS_SECONDS
 from torchyard.local.process import carrying
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.sampling import suggest
@@ -144,3 +146,31 @@ def test_a_plain_script_is_saved_and_stopped_at_a_rung(home, tmp_path):
     assert "tune-1 on this machine is Suspended.\nIt is trial 1 of sweep tune, which stopped it early" in explained
     assert explained.rstrip().endswith("next: torchyard sweep show tune")
     assert "it is a sweep: `torchyard sweep show tune`" in torchyard(tmp_path, "status", "tune").stderr
+
+
+ENDLESS_SAVE = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: None)
+print("step 1/10 loss=1", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_a_second_ctrl_c_ends_programs_that_still_save(home, tmp_path):
+    (tmp_path / "program.py").write_text(ENDLESS_SAVE)
+    template = {"spec": {**PLAIN["jobTemplate"]["spec"], "gracePeriod": "1h"}}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**SWEEP, "spec": {**PLAIN, "jobTemplate": template}}))
+    sweep = subprocess.Popen([*COMMAND, "run", "sweep.yaml"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    status = home / "runs/tune-0/status.json"
+    until(lambda: "loss" in json.loads(status.read_bytes())["status"].get("metrics", {}))
+    os.kill(sweep.pid, signal.SIGINT)
+    assert "press Ctrl-C again to stop now (it takes at most 1h)" in sweep.stderr.readline()
+
+    pressed = time.monotonic()
+    until(lambda: time.monotonic() - pressed > SAME_PRESS_SECONDS)
+    os.kill(sweep.pid, signal.SIGINT)
+    sweep.wait(timeout=180)
+    assert sweep.returncode == 130
+    assert "sweep tune is stopped, without a last save; `torchyard run` with its file goes on" in sweep.stderr.read()
+    assert json.loads(status.read_bytes())["status"]["state"] == "Suspended"

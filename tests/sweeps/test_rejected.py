@@ -1,12 +1,19 @@
 """Values that only together make no job: the sweep is valid, such a trial has failed, and the search goes on."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
+import yaml
 from msgspec.structs import replace
 
+from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import State
+from torchyard.api.validation.rule_engine import broken_rules
+from torchyard.api.values import decode
 from torchyard.client.explanation import explanation
 from torchyard.local.sweeps import create_sweep, create_trial
 from torchyard.sweeps.codec import read_sweep
@@ -14,7 +21,7 @@ from torchyard.sweeps.decide import Create, Finish, decide
 from torchyard.sweeps.resource import TrialRecord
 from torchyard.sweeps.results import csv_of, results_of
 from torchyard.sweeps.space import grid_point
-from torchyard.sweeps.trials import trial_of
+from torchyard.sweeps.trials import trial_of, without_program
 from torchyard.sweeps.validate import validate_sweep_bytes
 
 
@@ -79,6 +86,22 @@ def test_such_a_trial_has_failed_on_this_machine_and_counts(tmp_path, monkeypatc
     )
     assert explained.endswith("next: torchyard sweep show joint -n team")
     assert (action.state, len(results)) == (("Failed", 3) if most == 0 else ("Succeeded", 4))
+
+
+@pytest.mark.parametrize("file", sorted(Path("examples").glob("*.yaml")), ids=lambda file: file.stem)
+def test_no_program_is_left_in_the_job_of_such_a_trial_and_the_rest_of_it_is_valid(file):
+    found = yaml.safe_load(file.read_text())
+    spec = found["spec"].get("jobTemplate", found)["spec"]
+    template = msgspec.convert(spec, TrainingJobSpec, dec_hook=decode)
+    job = without_program(replace(template, gpus_per_node=2, nodes=3), 'lr: it\'s "too" large')
+    assert list(broken_rules(job)) == []
+    assert (job.trainer, job.command, job.args, job.suspend) == (None, [], [], True)
+    assert (job.nodes, job.gpus_per_node, job.image) == (3, 2, template.image)
+    ended = subprocess.run([sys.executable, "-c", job.script], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.strip()) == (1, f'{NO_JOB}: lr: it\'s "too" large')
+
+
+NO_JOB = "this trial has no valid job, so that there is nothing to run"
 
 
 def _with_status(job, fields):

@@ -31,13 +31,12 @@ class Controlled(Generic[T]):
 
     Args:
         key: its folder.
-        work: controls it; gets what asks to save and stop, and what asks to end at once.
+        work: controls it; gets what asks to save and stop.
     """
 
-    def __init__(self, key: str, work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, T]]) -> None:
+    def __init__(self, key: str, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> None:
         self._key = key
         self._stop = asyncio.Event()
-        self._kill = asyncio.Event()
         self._future: Future[T] = PORTAL.submit(self._until_over(work))
 
     async def until_over(self) -> T:
@@ -57,9 +56,9 @@ class Controlled(Generic[T]):
         with contextlib.suppress(TimedOutError, CancelledError, TorchYardError):
             self._future.result(seconds)
 
-    async def _until_over(self, work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, T]]) -> T:
+    async def _until_over(self, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> T:
         try:
-            return await work(self._stop, self._kill)
+            return await work(self._stop)
         except (ValueError, SamplerError, MissingLibraryError) as error:
             raise self._failed(TorchYardError(str(error).rstrip("."))) from error
         except OSError as error:
@@ -81,7 +80,7 @@ _FAILED: dict[str, TorchYardError] = {}
 
 def control(folder: RunFolder) -> Controlled[TrainingJob]:
     """Control a run from this process; one that is controlled from here already is returned again."""
-    return _controlled(str(folder.path), lambda stop, kill: run_job(folder, stop=stop, kill=kill))
+    return _controlled(str(folder.path), lambda stop: run_job(folder, stop=stop))
 
 
 def controlled_here(folder: RunFolder) -> Controlled[TrainingJob] | None:
@@ -97,7 +96,7 @@ def failed_here(folder: RunFolder) -> TorchYardError | None:
 def control_sweep_here(sweep: TrainingSweep) -> Controlled[Finish | None]:
     """Control a sweep from this process."""
 
-    async def until_over(stop: asyncio.Event, _kill: asyncio.Event) -> Finish | None:
+    async def until_over(stop: asyncio.Event) -> Finish | None:
         with control_sweep(sweep.metadata.name):
             return await run_sweep(sweep, stop=stop)
 
@@ -113,7 +112,7 @@ def _key_of(sweep: str) -> str:
     return str(sweeps_folder() / sweep)
 
 
-def _controlled(key: str, work: Callable[[asyncio.Event, asyncio.Event], Coroutine[Any, Any, T]]) -> Controlled[T]:
+def _controlled(key: str, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> Controlled[T]:
     known = _CONTROLLED.get(key)
     if known is None:
         _FAILED.pop(key, None)

@@ -88,7 +88,7 @@ class Trials:
     async def create(self, sweep: TrainingSweep, record: TrialRecord) -> None:
         """Create the job of a trial; one that this sweep has created already is success.
 
-        Where the API server rejects the job and takes it without its parameters, those are at fault: the trial is
+        Where the API server rejects the job and would take it without its parameters, those are at fault: the trial is
         created as one that failed (`trials.trial_job`).
 
         Raises:
@@ -100,25 +100,36 @@ class Trials:
         except Rejected as error:
             if QUOTA in error.message:  # what is free may change between two requests
                 raise
+            template = self._signed(sweep, trial_job(sweep, replace(record, parameters={})))
             try:
-                await self._create(sweep, trial_job(sweep, replace(record, rejected=str(error))))
+                await self._post(sweep, template, dryRun="All")
+            except AlreadyExists:
+                pass  # said by the request below, too
             except Rejected:
                 raise error from None
+            await self._create(sweep, trial_job(sweep, replace(record, rejected=str(error))))
 
     async def _create(self, sweep: TrainingSweep, job: TrainingJob) -> None:
-        document = job_document(job, with_status=False)
-        record_text = document["metadata"]["annotations"][TRIAL]
-        signature = self._provenance.sign(sweep, job.metadata.name, record_text)
-        document["metadata"]["annotations"][TRIAL_SIGNATURE] = signature
-        document["metadata"] |= {"namespace": sweep.metadata.namespace, "ownerReferences": [owner(sweep)]}
-        path = f"/apis/{GROUP}/{VERSION}/namespaces/{sweep.metadata.namespace}/{PLURAL}"
+        document = self._signed(sweep, job)
         try:
-            answer = await self._api.request("POST", path, body=document)
+            answer = await self._post(sweep, document)
         except AlreadyExists:
             answer = await self._own(sweep, job)
         else:
+            signature = document["metadata"]["annotations"][TRIAL_SIGNATURE]
             self._provenance.spend(signature, str(msgspec.json.decode(answer)["metadata"]["uid"]))
         self._jobs.put(answer)
+
+    def _signed(self, sweep: TrainingSweep, job: TrainingJob) -> dict[str, Any]:
+        document = job_document(job, with_status=False)
+        annotations = document["metadata"]["annotations"]
+        annotations[TRIAL_SIGNATURE] = self._provenance.sign(sweep, job.metadata.name, annotations[TRIAL])
+        document["metadata"] |= {"namespace": sweep.metadata.namespace, "ownerReferences": [owner(sweep)]}
+        return document
+
+    async def _post(self, sweep: TrainingSweep, document: Mapping[str, Any], **params: str) -> bytes:
+        path = f"/apis/{GROUP}/{VERSION}/namespaces/{sweep.metadata.namespace}/{PLURAL}"
+        return await self._api.request("POST", path, params=params, body=document)
 
     async def edit(
         self,

@@ -1,7 +1,7 @@
 """A TrainingSweep on one machine: executes its decisions on runs, several of which this process controls.
 
-Only wiring: `sweep.decide` decides, `laptop.run_job` trains. Nothing is kept in memory only: a controller that dies at
-any moment loses nothing, the next one reads the trials and goes on.
+Only wiring: `sweeps.decide` decides, `local.controller.run_job` trains. Nothing is kept in memory only: a controller
+that dies at any moment loses nothing, the next one reads the trials and goes on.
 """
 
 import asyncio
@@ -31,7 +31,11 @@ OnChange = Callable[[Jobs], None]
 
 
 async def run_sweep(
-    sweep: TrainingSweep, *, on_change: OnChange = lambda _jobs: None, stop: asyncio.Event | None = None
+    sweep: TrainingSweep,
+    *,
+    on_change: OnChange = lambda _jobs: None,
+    stop: asyncio.Event | None = None,
+    kill: asyncio.Event | None = None,
 ) -> Finish | None:
     """Control a sweep until it is over, or until `stop`: then its trials are saved and stopped.
 
@@ -39,6 +43,7 @@ async def run_sweep(
         sweep: one that this process controls (`control_sweep`).
         on_change: called in the event loop with the jobs of the trials, at first and whenever one changed.
         stop: once set, the trials are suspended.
+        kill: once set as well, every process of the trials is killed now.
 
     Returns:
         How the sweep ended; None: it was stopped.
@@ -48,7 +53,7 @@ async def run_sweep(
         OSError: files cannot be written.
         SamplerError, MissingLibraryError: there is no suggestion.
     """
-    running = _Sweep(sweep, on_change, stop or asyncio.Event())
+    running = _Sweep(sweep, on_change, stop or asyncio.Event(), kill or asyncio.Event())
     try:
         return await running.until_over()
     finally:
@@ -58,8 +63,8 @@ async def run_sweep(
 class _Sweep:
     """The trials of one sweep, while this process controls them."""
 
-    def __init__(self, sweep: TrainingSweep, on_change: OnChange, stop: asyncio.Event) -> None:
-        self.sweep, self.on_change, self.stop = sweep, on_change, stop
+    def __init__(self, sweep: TrainingSweep, on_change: OnChange, stop: asyncio.Event, kill: asyncio.Event) -> None:
+        self.sweep, self.on_change, self.stop, self.kill = sweep, on_change, stop, kill
         self.sampler = Sampler()
         self.jobs: dict[int, TrainingJob] = {}
         self.tasks: dict[int, asyncio.Task[TrainingJob]] = {}
@@ -141,7 +146,7 @@ class _Sweep:
                 self.changed.set()
 
         folder = run_folder(trial_name(self.sweep.metadata.name, number))
-        task = asyncio.create_task(run_job(folder, on_change=seen, stop=self.stop))
+        task = asyncio.create_task(run_job(folder, on_change=seen, stop=self.stop, kill=self.kill))
         task.add_done_callback(lambda _task: self.changed.set())
         self.tasks[number] = task
 

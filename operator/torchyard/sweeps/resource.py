@@ -47,7 +47,7 @@ class TrialRecord(Struct, frozen=True, omit_defaults=True, rename="camel", kw_on
     spec: str = ""
     """Digest of the part of the sweep's spec that may not change (`trials.fingerprint`); empty: it was compared."""
     rejected: str = ""
-    """Why these parameters make no job, at most `MAX_REJECTED` characters; the job is the template then, suspended."""
+    """Why these parameters make no job, at most `MAX_REJECTED` characters; the job then has no program."""
 
 
 class TrainingSweep(Struct, frozen=True, rename="camel", kw_only=True):

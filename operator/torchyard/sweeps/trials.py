@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from torchyard.api.formatting import clean
 from torchyard.api.resource import GROUP, ObjectMeta, TrainingJob, sparse
+from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec_reliability import Restart
 from torchyard.api.values import since
 from torchyard.sweeps.outcomes import Trial, milestones_of
 from torchyard.sweeps.resource import (
@@ -97,17 +99,18 @@ def is_owned(sweep: TrainingSweep, job: ObjectMeta) -> bool:
 def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
     """Return the job of a new trial; a job with rungs reports its values there.
 
-    Parameters that only together are invalid make no job. The trial is then the template, suspended, and its record
-    says why, so that it counts as failed for every controller and the search goes on.
+    Parameters that only together are invalid make no job. The record then says why, so that the trial counts as failed
+    for every controller and the search goes on. Its job is suspended, and its program only says why:
+    resumed by hand, it trains nothing.
     """
     template = sweep.spec.job_template.spec
     fault = fault_of(template, record.parameters)
     if rejected := record.rejected or (": ".join(fault) if fault is not None else ""):
         record = replace(record, rejected=clean(rejected)[:MAX_REJECTED])
-        spec = replace(template, suspend=True)
+        spec = without_program(template, record.rejected)
     else:
         spec = trial_spec(template, record.parameters)
-    if (milestones := milestones_of(sweep.spec)) is not None:
+    if not rejected and (milestones := milestones_of(sweep.spec)) is not None:
         spec = replace(spec, metrics=replace(spec.metrics, milestones=milestones))
     metadata = ObjectMeta(
         name=trial_name(sweep.metadata.name, record.number),
@@ -116,6 +119,24 @@ def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
         annotations={TRIAL: encoded(record)},
     )
     return TrainingJob(metadata=metadata, spec=spec)
+
+
+OF_PODS = (
+    *("image", "image_pull_secrets", "service_account_name", "pod_labels", "pod_annotations", "volumes", "resources"),
+    *("nodes", "gpus_per_node", "gpu", "device", "scheduling", "active_deadline", "grace_period"),
+)
+"""Fields that a quota or a policy of the cluster may judge, and that no workload needs."""
+
+
+def without_program(template: TrainingJobSpec, why: str) -> TrainingJobSpec:
+    """Return a suspended job with the pods of the template, whose program ends with an error that says why."""
+    said = f"this trial has no valid job, so that there is nothing to run: {why}"
+    return TrainingJobSpec(
+        script=f"raise SystemExit({said!a})",
+        suspend=True,
+        restart=Restart(policy="Never"),
+        **{name: getattr(template, name) for name in OF_PODS},
+    )
 
 
 def edited(

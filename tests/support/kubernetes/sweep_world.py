@@ -3,7 +3,7 @@
 import copy
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torchyard.api.validation.parse import parse_job
@@ -94,11 +94,20 @@ class World:
 
     # The API server's part.
 
-    async def request(self, verb: str, path: str, *, body: Any = None, **_: Any) -> bytes:
+    async def request(
+        self, verb: str, path: str, *, body: Any = None, params: Mapping[str, str] | None = None, **_: Any
+    ) -> bytes:
         words = path.split("/")
         plural, name = words[6], words[7] if len(words) > 7 else body["metadata"]["name"]
         if verb == "GET":
             return self._found(plural, name)
+        if (params or {}).get("dryRun"):
+            objects = copy.deepcopy(self.objects)
+            try:
+                self._apply(verb, plural, name, body, status=False)
+            finally:
+                self.objects = objects
+            return b"{}"
         number = len(self.writes)
         if self.kill_at == number:
             self.kill_at = None

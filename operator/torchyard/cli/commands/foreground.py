@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 import sys
 import time
 from collections import deque
@@ -12,6 +11,7 @@ from typing import TextIO
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
 from torchyard.cli.errors import FAILED, INTERRUPTED, RefusalError
+from torchyard.cli.interrupts import Interrupts
 from torchyard.cli.output import Format, emit, say
 from torchyard.cli.views.curve import History, StoredCurve
 from torchyard.cli.views.program_output import OutputLine, OutputStream, ProgramOutput, several_ranks
@@ -21,8 +21,6 @@ from torchyard.client.ranks import Rank, freshen, ranks_of, read_reports
 from torchyard.local.run import Event, RunFolder
 
 KEPT_EVENTS = 50
-SAME_PRESS_SECONDS = 0.5
-"""One Ctrl-C may signal this process twice: as a member of its process group, and again by the leader of that group."""
 
 
 def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = False) -> int:
@@ -49,7 +47,7 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
         emit(job_document(job), output)
     for line in outcome_of(job, folder):
         say(line)
-    killed = watching.kill.is_set() and job.status.state != State.SUCCEEDED
+    killed = watching.interrupts.kill.is_set() and job.status.state != State.SUCCEEDED
     return INTERRUPTED if killed else exit_code(job)
 
 
@@ -76,11 +74,8 @@ class Watching:
     def __init__(self, folder: RunFolder, *, quiet: bool = False) -> None:
         self.folder = folder
         self.output = None if quiet else ProgramOutput(folder.pods, folder.name)
-        self.stop = asyncio.Event()
-        self.kill = asyncio.Event()
-        self.pressed: float | None = None
         self.job: TrainingJob | None = None
-        self.notice = ""
+        self.interrupts = Interrupts(lambda: str(self.job.spec.grace_period) if self.job else "")
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self.losses = History()
         self.stored = StoredCurve(folder.checkpoints / "metrics.jsonl", "loss")
@@ -91,8 +86,9 @@ class Watching:
         from torchyard.local.controller import run_job
 
         async with drawn(self._snapshot):
-            with self._signals():
-                job = await run_job(self.folder, on_change=self._changed, stop=self.stop, kill=self.kill)
+            asked = self.interrupts
+            with asked.heard():
+                job = await run_job(self.folder, on_change=self._changed, stop=asked.stop, kill=asked.kill)
             self._changed(job, [])
             return job
 
@@ -110,42 +106,12 @@ class Watching:
         record(self.losses, job)
         if self.stored.metric != curve_metric(job):
             self.stored = StoredCurve(self.folder.checkpoints / "metrics.jsonl", curve_metric(job))
+        notice = self.interrupts.notice
         curve = self.stored.history if self.stored.follow() else self.losses
-        return Snapshot(job, time.time(), self.ranks, curve.points, list(self.events), self.notice, self._tail())
+        return Snapshot(job, time.time(), self.ranks, curve.points, list(self.events), notice, self._tail())
 
     def _tail(self) -> list[OutputLine]:
         if self.output is None:
             return []
         self.output.look()
         return self.output.tail()
-
-    def _asked(self) -> None:
-        """Save and stop, however often it is asked."""
-        if not self.stop.is_set():
-            self.stop.set()
-            self.notice = "saving and stopping"
-
-    def _interrupted(self) -> None:
-        """Save and stop at the first Ctrl-C, stop now at the second one."""
-        now = time.monotonic()
-        if self.pressed is None:
-            self.pressed = now
-            self._asked()
-            most = f" (it takes at most {self.job.spec.grace_period})" if self.job else ""
-            self.notice = f"saving and stopping; press Ctrl-C again to stop now{most}"
-        elif now - self.pressed >= SAME_PRESS_SECONDS:
-            self.kill.set()
-            self.notice = "stopping now"
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Only a person at the keyboard can mean "now": a closed terminal sends signals from both shell and kernel."""
-        loop = asyncio.get_running_loop()
-        handlers = {signal.SIGINT: self._interrupted, signal.SIGTERM: self._asked, signal.SIGHUP: self._asked}
-        for number, handler in handlers.items():
-            loop.add_signal_handler(number, handler)
-        try:
-            yield
-        finally:
-            for number in handlers:
-                loop.remove_signal_handler(number)

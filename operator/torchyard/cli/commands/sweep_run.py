@@ -1,7 +1,6 @@
 """`torchyard run sweep.yaml`: control a sweep from this terminal and show its trials."""
 
 import asyncio
-import signal
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -11,7 +10,8 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
 from torchyard.cli.commands.job_options import JobOptions
 from torchyard.cli.commands.sweep_files import sweep_of
-from torchyard.cli.errors import FAILED, STOPPED, SUCCEEDED, RefusalError
+from torchyard.cli.errors import FAILED, INTERRUPTED, STOPPED, SUCCEEDED, RefusalError
+from torchyard.cli.interrupts import Interrupts
 from torchyard.cli.output import Format, emit, say
 from torchyard.cli.views.sweep_table import ended_line, line_of, table_of
 from torchyard.client.sweep_files import named
@@ -56,7 +56,7 @@ class _Watching:
     def __init__(self, sweep: TrainingSweep) -> None:
         self.sweep = sweep
         self.jobs: Mapping[int, TrainingJob] = {}
-        self.stop = asyncio.Event()
+        self.interrupts = Interrupts(self._longest, say)
         self.said: dict[int, State] = {}
         self.begun = False  # of trials that ended before this command nothing is said
 
@@ -64,13 +64,12 @@ class _Watching:
         """Control and show the sweep; return the exit code."""
         from torchyard.local.sweep_controller import run_sweep
 
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._asked)
+        asked = self.interrupts
         live = self._live()
         drawing = asyncio.create_task(self._draw(live)) if live is not None else None
         try:
-            ended = await run_sweep(self.sweep, on_change=self._changed, stop=self.stop)
+            with asked.heard():
+                ended = await run_sweep(self.sweep, on_change=self._changed, stop=asked.stop, kill=asked.kill)
         finally:
             if drawing is not None and live is not None:
                 drawing.cancel()
@@ -78,8 +77,9 @@ class _Watching:
                 live.stop()
         name = self.sweep.metadata.name
         if ended is None:
-            say(f"sweep {name} is saved and stopped; `torchyard run` with its file goes on")
-            return STOPPED
+            saved = "stopped, without a last save" if asked.kill.is_set() else "saved and stopped"
+            say(f"sweep {name} is {saved}; `torchyard run` with its file goes on")
+            return INTERRUPTED if asked.kill.is_set() else STOPPED
         say(f"sweep {name}: {addressed(ended.message, name)}")
         say(line_of(self.sweep, self.jobs))
         if output is not None:
@@ -99,10 +99,8 @@ class _Watching:
                 say(ended_line(self.sweep, self.jobs, number))
         self.begun = True
 
-    def _asked(self) -> None:
-        if not self.stop.is_set():
-            self.stop.set()
-            say("saving and stopping the trials")
+    def _longest(self) -> str:
+        return str(self.sweep.spec.job_template.spec.grace_period)
 
     def _live(self) -> "Live | None":
         if not sys.stderr.isatty():
