@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from torchyard.client.sync import Job, Sweep, diff, get_job, get_sweep, jobs, run, submit, sweep
     from torchyard.client.trials import TrialsTable
     from torchyard.local.run import Event
+    from torchyard.sweeps.resource import TrainingSweep
+    from torchyard.sweeps.spec import TrainingSweepSpec
 
 _HOMES = {
     "torchyard.aio": ("aio",),
@@ -44,6 +46,8 @@ _HOMES = {
     "torchyard.client.trials": ("TrialsTable",),
     "torchyard.client.explanation": ("Explanation",),
     "torchyard.local.run": ("Event",),
+    "torchyard.sweeps.resource": ("TrainingSweep",),
+    "torchyard.sweeps.spec": ("TrainingSweepSpec",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -66,6 +70,8 @@ __all__ = [
     "TrainingJob",
     "TrainingJobSpec",
     "TrainingJobStatus",
+    "TrainingSweep",
+    "TrainingSweepSpec",
     "TrialsTable",
     "aio",
     "diff",

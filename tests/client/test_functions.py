@@ -1,5 +1,6 @@
 """Functions as jobs: what travels, what the pods execute, and what is said of a function that cannot travel."""
 
+import functools
 import inspect
 import json
 import linecache
@@ -116,9 +117,41 @@ def test_a_module_that_starts_jobs_when_it_is_imported_says_so_in_the_pod(tmp_pa
     done = subprocess.run(
         [sys.executable, "script.py", "{}"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert 'torchyard.run is used while the job imports trained.py; put that under `if __name__ == "__main__":`' in (
-        done.stderr
-    )
+    assert "torchyard.run is called in a job" in done.stderr
+    assert 'put that into trained.py under `if __name__ == "__main__":`' in done.stderr
+
+
+def test_a_module_may_import_catch_and_annotate_with_names_that_pods_lack(tmp_path):
+    source = """
+import functools
+import torchyard.aio
+import torchyard as ty
+from torchyard import Job, job, run
+
+def show(one: ty.Job | None, other: "list[Job]") -> ty.TrialsTable: ...
+
+def loud(function):
+    @functools.wraps(function)
+    def inner(**arguments):
+        print("before")
+        return function(**arguments)
+    return inner
+
+@job
+@loud
+def train(steps=1):
+    try:
+        {}["x"]
+    except ty.NotFoundError:
+        print("never")
+    except KeyError:
+        print("caught", steps)
+
+if __name__ == "__main__":
+    run(train)
+"""
+    done = executed(requested(module(tmp_path, source).train, "cluster", arguments={"steps": 2}).job, tmp_path)
+    assert done.stdout == "before\ncaught 2\n", done.stderr
 
 
 def test_processes_that_multiprocessing_spawns_know_the_classes_of_the_module(tmp_path):
@@ -160,6 +193,24 @@ def train(count: np.ndarray, path=Path("x")) -> np.ndarray:
     assert "ty.job" not in job.spec.script
     done = executed(job, tmp_path)
     assert done.stdout == '[4, "x", "1"]\n', done.stderr
+
+
+def test_a_decorator_of_the_notebook_does_not_travel(monkeypatch):
+    source = "@ty.job\n@functools.lru_cache\ndef train():\n    pass\n"
+    with pytest.raises(ty.TorchYardError, match="not a Python function"):
+        notebook(source, monkeypatch, functools=functools)
+
+    def loud(function):
+        @functools.wraps(function)
+        def inner():
+            return function()
+
+        return inner
+
+    train = notebook(source.replace("functools.lru_cache", "loud"), monkeypatch, loud=loud)
+    with pytest.raises(ty.TorchYardError, match=r"train has a decorator beside torchyard\.job") as error:
+        requested(train, "local", arguments={})
+    assert "into a module" in error.value.fix
 
 
 def test_what_exists_in_the_notebook_only_is_named(monkeypatch):
@@ -204,6 +255,14 @@ async def coroutine():
     pass
 
 
+def first(steps, /):
+    pass
+
+
+def many(*steps):
+    pass
+
+
 @pytest.mark.parametrize(
     ("function", "fields", "parts"),
     [
@@ -211,6 +270,9 @@ async def coroutine():
         (closure(), {}, ["inside another function", "pass what it needs as arguments"]),
         (Trainer.train, {}, ["a method"]),
         (coroutine, {}, ["coroutine"]),
+        (first, {}, ["takes steps by position only", "remove the `/` or `*`"]),
+        (many, {}, ["takes steps by position only"]),
+        (functools.partial(first, 1), {}, ["not a Python function"]),
         (len, {}, ["not a Python function"]),
         (inspect.cleandoc, {"colour": 8}, ["there is no field 'colour'", "trainingjob.md"]),
         (inspect.cleandoc, {"node": 8}, ["there is no field 'node'", "did you mean nodes?"]),

@@ -33,8 +33,8 @@ def test_the_exported_names_are_these():
     assert sorted(ty.__all__) == [
         "Artifact", "Comparison", "Difference", "Event", "Explanation", "InvalidJobError", "Job", "JobFailedError",
         "JobFunction", "LogLine", "MetricsTable", "NotFoundError", "ObjectMeta", "Sweep", "TorchYardError",
-        "TrainingJob", "TrainingJobSpec", "TrainingJobStatus", "TrialsTable", "aio", "diff", "get_job", "get_sweep",
-        "job", "jobs", "run", "submit", "sweep",
+        "TrainingJob", "TrainingJobSpec", "TrainingJobStatus", "TrainingSweep", "TrainingSweepSpec", "TrialsTable",
+        "aio", "diff", "get_job", "get_sweep", "job", "jobs", "run", "submit", "sweep",
     ]  # fmt: skip
     assert all(hasattr(ty, name) for name in ty.__all__)
     assert set(ty.__all__) <= set(dir(ty))

@@ -66,6 +66,9 @@ def source_of_function(function: Callable[..., Any]) -> str:
     node = tree.body[0]
     if not isinstance(node, ast.FunctionDef) or len(tree.body) != 1:
         raise TorchYardError(f"the source of {function.__name__} is not one `def`", "define it by itself in a cell")
+    if hasattr(function, "__wrapped__"):
+        what = f"{function.__name__} has a decorator beside torchyard.job, and only its own source travels"
+        raise TorchYardError(what, "move both into a module, or call what the decorator does inside the function")
     lines = source.splitlines(keepends=True)
     body = "".join(lines[node.lineno - 1 :])
     imports: list[str] = []

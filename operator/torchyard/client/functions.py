@@ -48,27 +48,36 @@ def module():
     linecache.cache[made.__file__] = (len(SOURCE), None, SOURCE.splitlines(True), made.__file__)
     sys.modules[name] = made
     sys.path.append(os.getcwd())
-    torchyard = types.ModuleType("torchyard")
+    torchyard, aio = types.ModuleType("torchyard"), types.ModuleType("torchyard.aio")
     torchyard.job = lambda function=None, **fields: function if function is not None else lambda inner: inner
-
-    def absent(wanted):
-        if not wanted.startswith("__"):
-            raise RuntimeError(
-                "torchyard." + wanted + " is used while the job imports {file}; "
-                'put that under `if __name__ == "__main__":`'
-            )
-        raise AttributeError(wanted)
-
-    torchyard.__getattr__ = absent
-    kept = sys.modules.get("torchyard")
-    sys.modules["torchyard"] = torchyard
+    torchyard.aio = aio
+    torchyard.__getattr__ = aio.__getattr__ = Absent.named
+    kept = {{name: sys.modules.get(name) for name in ("torchyard", "torchyard.aio")}}
+    sys.modules.update({{"torchyard": torchyard, "torchyard.aio": aio}})
     try:
         exec(compile(SOURCE, made.__file__, "exec"), made.__dict__)
     finally:
-        sys.modules.pop("torchyard")
-        if kept is not None:
-            sys.modules["torchyard"] = kept
+        for name, module in kept.items():
+            sys.modules.pop(name)
+            if module is not None:
+                sys.modules[name] = module
     return made
+
+
+class Absent(Exception):
+    """A name of TorchYard, which pods do without: it can be imported, caught and annotated with, and not be called."""
+
+    @classmethod
+    def named(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(cls)(name, (cls,), {{}})
+
+    def __new__(cls, *args, **kwargs):
+        raise RuntimeError(
+            "torchyard." + cls.__name__ + " is called in a job, which has no TorchYard to call; "
+            'put that into {file} under `if __name__ == "__main__":`'
+        )
 
 
 MODULE = module()  # also in processes that multiprocessing spawns, which unpickle classes of this module
@@ -141,7 +150,7 @@ def job(
         function: at the top level of a module or notebook.
         name: of the jobs; by default that of the function.
         fields: of the spec, by their Python names (`gpus_per_node=8`, `image="..."`); sections as in a job file
-            (`checkpoint={"volume": {"claimName": "data"}}`).
+            (`checkpoint={"volume": {"claim": "runs"}}`).
 
     Raises:
         TorchYardError: a field does not exist, or the function cannot travel.
@@ -158,12 +167,22 @@ def _spec_of(function: Callable[..., Any], fields: Mapping[str, Any]) -> dict[st
     called = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
         raise TorchYardError(f"@torchyard.job: {called} is not a Python function", "decorate a function")
-    if function.__name__ == "<lambda>" or function.__qualname__ != function.__name__ or function.__closure__:
+    decorated = hasattr(function, "__wrapped__")  # by functools.wraps; its module has it under this name
+    nested = function.__qualname__ != function.__name__ or (function.__closure__ and not decorated)
+    if function.__name__ == "<lambda>" or nested:
         what = f"@torchyard.job: {called} is a lambda, a method or defined inside another function"
         raise TorchYardError(what, "define it with `def` at the top level, and pass what it needs as arguments")
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         fix = "decorate a plain function that calls it"
         raise TorchYardError(f"@torchyard.job: {called} is a coroutine or a generator", fix)
+    by_position = [
+        each.name
+        for each in inspect.signature(function).parameters.values()
+        if each.kind in {each.POSITIONAL_ONLY, each.VAR_POSITIONAL}
+    ]
+    if by_position:
+        what = f"@torchyard.job: {called} takes {by_position[0]} by position only, and arguments travel by name"
+        raise TorchYardError(what, "remove the `/` or `*` from its parameters")
     wire = dict(zip(TrainingJobSpec.__struct_fields__, TrainingJobSpec.__struct_encode_fields__, strict=True))
     for field in fields:
         if field not in wire or field in PROGRAM:
