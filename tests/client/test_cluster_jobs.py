@@ -105,7 +105,7 @@ async def test_what_the_cluster_rejects_names_the_fix(server):
         await ty.aio.get_job("missing", namespace="team")
     with pytest.raises(ty.TorchYardError, match=r"there is a TrainingJob 'cvrp' in namespace taken .* already"):
         await ty.aio.submit({"metadata": {"name": "cvrp"}, "spec": JOB["spec"]}, namespace="taken")
-    with pytest.raises(ty.TorchYardError, match="is for namespace 'team', and -n says 'other'"):
+    with pytest.raises(ty.TorchYardError, match="is for namespace 'team', not 'other'"):
         await ty.aio.submit(JOB, namespace="other")
 
 

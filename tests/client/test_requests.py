@@ -38,6 +38,8 @@ def test_a_model_a_dict_and_a_file_mean_the_same_job(tmp_path):
         ("train.py", {"arguments": ["--lr", 1]}, ["is not a list of strings"]),
         (ty.job(nodes=2)(test_a_model_a_dict_and_a_file_mean_the_same_job), {"arguments": ["--lr"]}, ["has no names"]),
         (42, {}, ["42 is not a job", "give a TrainingJob"]),
+        ({"metadata": {"name": "a"}, "spec": SPEC}, {"overrides": [1]}, ["overrides: [1] is not a dict"]),
+        ({"kind": "TrainingSweep"}, {}, ["this dict is a TrainingSweep, not a job", "torchyard.sweep runs it"]),
         (print, {}, ["is not a job", "@torchyard.job"]),
     ],
 )
@@ -61,7 +63,7 @@ def test_a_script_is_the_job_that_the_command_line_makes_of_it(tmp_path, monkeyp
 def test_a_sweep_is_sent_to_the_call_for_sweeps(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text("apiVersion: torchyard.dev/v1alpha1\nkind: TrainingSweep\nmetadata: {name: tune}\n")
-    with pytest.raises(ty.TorchYardError, match=r"sweep\.yaml is a sweep"):
+    with pytest.raises(ty.TorchYardError, match=r"sweep\.yaml is a TrainingSweep, not a job"):
         requested(file, "local")
 
 

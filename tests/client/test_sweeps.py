@@ -89,12 +89,21 @@ def test_trials_are_a_table_for_people_and_notebooks():
         (SWEEP, {"parallelTrials": {1}}, ["overrides['parallelTrials'] cannot be written as JSON"]),
         (SWEEP, {"suspend": True}, ["spec.suspend is true, which is for clusters"]),
         ("missing.yaml", None, ["missing.yaml", "cannot be read"]),
+        (SWEEP, [1], ["overrides: [1] is not a dict"]),
+        (3, None, ["3 is not a sweep", "give a TrainingSweep, a dict"]),
+        ({"kind": "TrainingJob", "spec": {}}, None, ["is not a sweep", "torchyard.run runs a job"]),
+        (ty.TrainingJob(metadata=ty.ObjectMeta(name="a"), spec=ty.TrainingJobSpec()), None, ["torchyard.run runs a"]),
     ],
 )
 def test_what_is_no_sweep_is_rejected_with_the_field_and_the_fix(target, overrides, parts):
     with pytest.raises(ty.TorchYardError) as error:
         ty.sweep(target, overrides=overrides)
     assert all(part in str(error.value) for part in parts), str(error.value)
+
+
+def test_a_sweep_runs_on_this_machine_or_on_a_cluster():
+    with pytest.raises(ty.TorchYardError, match=r"on='moon' is nowhere that a sweep runs; use 'machine' or 'cluster'"):
+        ty.sweep(SWEEP, on="moon")
 
 
 async def test_a_sweep_of_a_cluster_is_created_followed_and_stopped(home, monkeypatch):

@@ -26,7 +26,7 @@ from torchyard.sweeps.parse import InvalidSweep
 from torchyard.sweeps.plan import Problem, Suspend, SweepView, invalid, plan
 from torchyard.sweeps.resource import TrainingSweep, TrialRecord, trial_name
 from torchyard.sweeps.sampler import Sampler, SamplerError
-from torchyard.sweeps.sampling import MissingLibraryError, Past
+from torchyard.sweeps.sampling import MissingLibraryError, past_before
 from torchyard.sweeps.status import SweepReason, TrainingSweepStatus
 from torchyard.sweeps.trials import fingerprint, trial_of
 
@@ -191,12 +191,8 @@ class SweepController:
         self, sweep: TrainingSweep, action: Create, jobs: Mapping[int, TrainingJob | InvalidJob]
     ) -> dict[str, object]:
         current = {**jobs, **self._trials.of(sweep)}  # those that this visit created
-        records = [trial_of(job).record for _, job in sorted(current.items()) if isinstance(job, TrainingJob)]
-        past = [
-            Past(number=record.number, parameters=record.parameters, basis=record.units[0].basis)
-            for record in records
-            if record.number < action.number
-        ]
+        records = [trial_of(job).record for job in current.values() if isinstance(job, TrainingJob)]
+        past = past_before(action.number, records)
         return await self._sampler.suggest(sweep.spec, action.number, action.unit.basis, action.history, past)
 
     async def _with_our_key(self, sweep: TrainingSweep) -> TrainingSweep:

@@ -357,7 +357,7 @@ def creatable(job: TrainingJob, source: str, namespace: str | None) -> dict[str,
     document["metadata"] = {field: value for field, value in document["metadata"].items() if field in OF_USERS}
     given = document["metadata"].get("namespace")
     if given and namespace and given != namespace:
-        raise TorchYardError(f"{source} is for namespace {given!r}, and -n says {namespace!r}", "leave one of them out")
+        raise TorchYardError(f"{source} is for namespace {given!r}, not {namespace!r}", "leave one of them out")
     return document
 
 

@@ -1,6 +1,5 @@
 """The job that a Python program asks for: a model, a dict, a job file, a script, or a decorated function."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,14 @@ from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.api.resource import API_VERSION, KIND, TrainingJob, job_document
 from torchyard.api.validation.validate import has_kind, validate_bytes
 from torchyard.client.backend import logged
-from torchyard.client.errors import InvalidJobError, TorchYardError
+from torchyard.client.documents import as_json, sets_of, shown, without_lines
+from torchyard.client.errors import TorchYardError
 from torchyard.client.files import job_of, the_job
 from torchyard.client.functions import JobFunction
 from torchyard.client.scripts import script_name, script_spec
 from torchyard.client.start import RequestedJob
 from torchyard.sweeps.resource import KIND as SWEEP
+from torchyard.sweeps.resource import TrainingSweep
 
 Target = TrainingJob | Mapping[str, Any] | str | Path | JobFunction[..., Any]
 """What can be run: see `torchyard.run`."""
@@ -46,26 +47,30 @@ def requested(
         InvalidJobError: fields are wrong; all of them are named.
         TorchYardError: `target` is something else.
     """
-    sets = [f"{path}={_json(value, f'overrides[{path!r}]')}" for path, value in (overrides or {}).items()]
+    sets = sets_of(overrides)
     if isinstance(target, str | Path) and Path(target).suffix == SCRIPT_SUFFIX:
         document = _document_of_script(Path(target), arguments, backend, (overrides or {}).get("image"))
         return _of_document(document, str(target), Path.cwd(), sets, name, is_file=False)
     if isinstance(target, JobFunction):
         if not isinstance(arguments, Mapping | None):
-            what = f"arguments of {target.name}: {_shown(arguments)} has no names"
+            what = f"arguments of {target.name}: {shown(arguments)} has no names"
             raise TorchYardError(what, "give a dict: arguments={'lr': 1e-3}")
         return _of_document(target.document(arguments or {}, backend), target.name, target.folder, sets, name)
     if arguments is not None:
         fix = "leave arguments out, give the path of a script (.py), or decorate a function with @torchyard.job"
-        raise TorchYardError(f"arguments {_shown(arguments)}: {_shown(target)} takes none", fix)
+        raise TorchYardError(f"arguments {shown(arguments)}: {shown(target)} takes none", fix)
     if isinstance(target, TrainingJob):
         document = job_document(target, with_status=False)
         return _of_document(document, f"job {target.metadata.name}", Path.cwd(), sets, name)
     if isinstance(target, Mapping):
+        if target.get("kind") == SWEEP:
+            raise _a_sweep("this dict")
         document = {"apiVersion": API_VERSION, "kind": KIND, **target}
         return _of_document(document, "job", Path.cwd(), sets, name)
     if not isinstance(target, str | Path):  # a caller may have no types
-        what = f"{_shown(target)} is not a job"  # type: ignore[unreachable]
+        if isinstance(target, TrainingSweep):  # type: ignore[unreachable]
+            raise _a_sweep(f"sweep {target.metadata.name}")
+        what = f"{shown(target)} is not a job"
         fix = "give a TrainingJob, a dict, a path of a job file or script, or a function decorated with @torchyard.job"
         raise TorchYardError(what, fix)
     return _of_file(Path(target), sets, name)
@@ -73,9 +78,13 @@ def requested(
 
 def _of_file(file: Path, sets: list[str], name: str | None) -> RequestedJob:
     if has_kind(file, SWEEP):
-        raise TorchYardError(f"{file} is a sweep", f"`torchyard run {file}` or `torchyard submit {file}` runs it")
+        raise _a_sweep(str(file))
     wanted = RequestedJob(job_of(file, sets), file.absolute().parent, str(file), is_file=True)
     return wanted if name is None else wanted._replace(job=_renamed(wanted.job, name))
+
+
+def _a_sweep(source: str) -> TorchYardError:
+    return TorchYardError(f"{source} is a TrainingSweep, not a job", "torchyard.sweep runs it, `torchyard run` as well")
 
 
 def _document_of_script(
@@ -83,7 +92,7 @@ def _document_of_script(
 ) -> dict[str, Any]:
     words = list(arguments or [])
     if isinstance(arguments, Mapping | str) or not all(isinstance(word, str) for word in words):
-        what = f"arguments of {script}: {_shown(arguments)} is not a list of strings"
+        what = f"arguments of {script}: {shown(arguments)} is not a list of strings"
         raise TorchYardError(what, "give the words of a command line: arguments=['--lr', '1e-3']")
     spec = script_spec(script, words, backend, image, logged)
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": script_name(script)}, "spec": spec}
@@ -95,27 +104,10 @@ def _of_document(
     if name is not None:
         metadata = document.get("metadata")
         document = {**document, "metadata": {**(metadata if isinstance(metadata, Mapping) else {}), "name": name}}
-    result = validate_bytes(_json(document, source).encode(), source, sets)
-    if result.problems:
-        # What is made in a program has no lines that its author could look up.
-        result = msgspec.structs.replace(
-            result, problems=tuple(msgspec.structs.replace(each, line=0) for each in result.problems)
-        )
+    result = validate_bytes(as_json(document, source).encode(), source, sets)
+    result = msgspec.structs.replace(result, problems=without_lines(result.problems))
     return RequestedJob(the_job(result, source), folder, source, is_file=is_file)
 
 
 def _renamed(job: TrainingJob, name: str) -> TrainingJob:
     return msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
-
-
-def _json(value: Any, what: str) -> str:
-    try:
-        return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        fix = "use dicts, lists, strings, finite numbers, booleans and None"
-        raise InvalidJobError(f"{what} cannot be written as JSON: {error}", fix=fix) from error
-
-
-def _shown(target: object) -> str:
-    text = repr(target)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -71,5 +71,5 @@ def named(sweep: TrainingSweep, name: str | None) -> TrainingSweep:
         return sweep
     if len(name) > MAX_SWEEP_NAME or not re.fullmatch(DNS_LABEL_PATTERN, name):
         fix = f"use lower-case letters, digits and '-', at most {MAX_SWEEP_NAME}"
-        raise TorchYardError(f"--name {name!r} is no name of a sweep", fix)
+        raise TorchYardError(f"{name!r} is no name of a sweep", fix)
     return msgspec.structs.replace(sweep, metadata=msgspec.structs.replace(sweep.metadata, name=name))

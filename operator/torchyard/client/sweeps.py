@@ -1,7 +1,6 @@
 """Sweeps in Python: start, wait, read, stop. Coroutines; `torchyard.client.sync` has the same without `await`."""
 
 import asyncio
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +8,10 @@ from typing import Any, Literal
 import msgspec
 
 from torchyard.api.resource import API_VERSION, TrainingJob
-from torchyard.client.errors import FAILED, InvalidJobError, NotFoundError, TorchYardError
+from torchyard.api.resource import KIND as JOB
+from torchyard.client.documents import as_json, sets_of, shown, without_lines
+from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
+from torchyard.client.functions import JobFunction
 from torchyard.client.jobs import OF_USERS
 from torchyard.client.location import HERE, Location, is_configured
 from torchyard.client.sweep_files import checked_bytes, checked_sweep, named, the_sweep
@@ -20,6 +22,7 @@ from torchyard.sweeps.resource import KIND, TrainingSweep
 from torchyard.sweeps.results import best_job, results_of
 
 LOOK_SECONDS = 2.0
+PLACES = (None, "machine", "cluster")
 Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
 
 
@@ -195,7 +198,9 @@ async def sweep(
         InvalidJobError: fields are wrong; all of them are named.
         TorchYardError: the name is taken, it failed, or its algorithm needs a library that is not installed.
     """
-    wanted, source, folder = await asyncio.to_thread(_requested, target, name, overrides or {})
+    if on not in PLACES:
+        raise TorchYardError(f"on={on!r} is nowhere that a sweep runs", "use 'machine' or 'cluster', or leave it out")
+    wanted, source, folder = await asyncio.to_thread(_requested, target, name, overrides)
     if on == "cluster" or (on is None and (context is not None or namespace is not None)):
         made = await _submitted(wanted, source, context, namespace)
     else:
@@ -239,29 +244,24 @@ async def get_sweep(name: str, *, context: str | None = None, namespace: str | N
 
 
 def _requested(
-    target: TrainingSweep | Mapping[str, Any] | str | Path, name: str | None, overrides: Mapping[str, Any]
+    target: TrainingSweep | Mapping[str, Any] | str | Path, name: str | None, overrides: Mapping[str, Any] | None
 ) -> tuple[TrainingSweep, str, Path]:
     """Return a valid sweep, what names it in messages, and what `workingDir` of its jobs is relative to."""
-    sets = [f"{path}={_json(value, f'overrides[{path!r}]')}" for path, value in overrides.items()]
+    sets = sets_of(overrides)
     if isinstance(target, str | Path):
         file = Path(target)
         return named(the_sweep(checked_sweep(file, sets), str(file)), name), str(file), file.absolute().parent
-    document = sweep_document(target) if isinstance(target, TrainingSweep) else {
-        "apiVersion": API_VERSION, "kind": KIND, **target,
-    }  # fmt: skip
-    checked = checked_bytes(_json(document, "sweep").encode(), "sweep", sets)
-    # What is made in a program has no lines that its author could look up.
-    problems = tuple(msgspec.structs.replace(each, line=0) for each in checked.problems)
-    checked = msgspec.structs.replace(checked, problems=problems)
+    if isinstance(target, TrainingSweep):
+        document = sweep_document(target)
+    elif isinstance(target, Mapping) and target.get("kind", KIND) == KIND:
+        document = {"apiVersion": API_VERSION, "kind": KIND, **target}
+    else:
+        job = isinstance(target, TrainingJob | JobFunction) or (isinstance(target, Mapping) and target["kind"] == JOB)
+        fix = "torchyard.run runs a job" if job else "give a TrainingSweep, a dict, or the path of its file"
+        raise TorchYardError(f"{shown(target)} is not a sweep", fix)
+    checked = checked_bytes(as_json(document, "sweep").encode(), "sweep", sets)
+    checked = msgspec.structs.replace(checked, problems=without_lines(checked.problems))
     return named(the_sweep(checked, "sweep"), name), "sweep", Path.cwd()
-
-
-def _json(value: Any, what: str) -> str:
-    try:
-        return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        fix = "use dicts, lists, strings, finite numbers, booleans and None"
-        raise InvalidJobError(f"{what} cannot be written as JSON: {error}", fix=fix) from error
 
 
 async def _started(wanted: TrainingSweep, folder: Path) -> Sweep:
@@ -299,7 +299,7 @@ def creatable(sweep: TrainingSweep, source: str, namespace: str | None) -> dict[
     document["metadata"] = {field: value for field, value in document["metadata"].items() if field in OF_USERS}
     given = document["metadata"].get("namespace")
     if given and namespace and given != namespace:
-        raise TorchYardError(f"{source} is for namespace {given!r}, and -n says {namespace!r}", "leave one of them out")
+        raise TorchYardError(f"{source} is for namespace {given!r}, not {namespace!r}", "leave one of them out")
     return document
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from torchyard.api.launch import local_procs
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
-from torchyard.api.values import since
 from torchyard.local.controller import run_job
 from torchyard.local.run import Event
 from torchyard.local.runs import run_folder
@@ -21,7 +20,7 @@ from torchyard.sweeps.decide import Action, Create, Finish, Promote, Stop, decid
 from torchyard.sweeps.outcomes import Trial
 from torchyard.sweeps.resource import TrainingSweep, TrialRecord, trial_name
 from torchyard.sweeps.sampler import Sampler
-from torchyard.sweeps.sampling import Past
+from torchyard.sweeps.sampling import past_before
 from torchyard.sweeps.trials import trial_of
 
 LOOK_SECONDS = 5.0
@@ -101,7 +100,9 @@ class _Sweep:
 
     async def _turn(self) -> Finish | None:
         """Decide once, and execute the decision."""
-        for action in decide(self.sweep.spec, self.trials(), expired=self._expired()):
+        expiry = self.sweep.expiry
+        expired = expiry is not None and time.time() >= expiry
+        for action in decide(self.sweep.spec, self.trials(), expired=expired):
             if isinstance(action, Finish):
                 return action
             if self.stop.is_set():
@@ -131,11 +132,7 @@ class _Sweep:
         return await asyncio.to_thread(edit_trial, folder, suspend=False, unit=unit)
 
     async def _suggested(self, action: Create) -> dict[str, object]:
-        past = [
-            Past(number=each.record.number, parameters=each.record.parameters, basis=each.record.units[0].basis)
-            for each in sorted(self.trials(), key=lambda trial: trial.record.number)
-            if each.record.number < action.number
-        ]
+        past = past_before(action.number, [each.record for each in self.trials()])
         return await self.sampler.suggest(self.sweep.spec, action.number, action.unit.basis, action.history, past)
 
     def _control(self, number: int) -> None:
@@ -158,11 +155,6 @@ class _Sweep:
                 self.jobs.pop(number, None)  # a trial that was removed is run again
             else:
                 self.jobs[number] = job
-
-    def _expired(self) -> bool:
-        limit = self.sweep.spec.deadline
-        created = since(self.sweep.metadata.creation_timestamp, time.time())
-        return limit is not None and time.time() >= created + limit
 
 
 def _decisive_fields(job: TrainingJob) -> object:

@@ -78,7 +78,7 @@ def plan(view: SweepView) -> SweepPlan:
     generation = view.sweep.metadata.generation
     if status.completion_time is not None and status.observed_generation == generation:
         return _finished(spec, status, now)
-    expiry = _expiry(view.sweep)
+    expiry = view.sweep.expiry
     expired = expiry is not None and now >= expiry
     problem = _changed_spec(view) or view.problem
     if problem is not None and problem.reason is SweepReason.DAMAGED_TRIAL:  # the trials cannot all be read
@@ -144,11 +144,6 @@ def _finished(spec: TrainingSweepSpec, status: TrainingSweepStatus, now: float) 
         return SweepPlan(status=status)
     left = since(status.completion_time, now) + spec.ttl_after_finished - now
     return SweepPlan(status=status, delete=left <= 0, due=left if left > 0 else None)
-
-
-def _expiry(sweep: TrainingSweep) -> float | None:
-    created = since(sweep.metadata.creation_timestamp, 0.0)
-    return created + sweep.spec.deadline if sweep.spec.deadline is not None and created else None
 
 
 def _changed_spec(view: SweepView) -> Problem | None:

@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.resource import API_VERSION, ObjectMeta
+from torchyard.api.values import since
 from torchyard.sweeps.spec import MAX_TRIALS, TrainingSweepSpec
 from torchyard.sweeps.status import TrainingSweepStatus
 
@@ -63,6 +64,12 @@ class TrainingSweep(Struct, frozen=True, rename="camel", kw_only=True):
     def key(self) -> tuple[str, str]:
         """(namespace, name), the key of the work queue."""
         return (self.metadata.namespace, self.metadata.name)
+
+    @property
+    def expiry(self) -> float | None:
+        """Unix seconds at which its deadline is over; None: it has none, or was not created yet."""
+        created = since(self.metadata.creation_timestamp, 0.0)
+        return created + self.spec.deadline if self.spec.deadline is not None and created else None
 
 
 def trial_name(sweep: str, number: int) -> str:

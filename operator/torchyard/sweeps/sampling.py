@@ -6,12 +6,13 @@ for again, with what was known at the time.
 """
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from torchyard.sweeps.outcomes import Outcome
+from torchyard.sweeps.resource import TrialRecord
 from torchyard.sweeps.space import applies, grid_point
 from torchyard.sweeps.spec import Parameter, TrainingSweepSpec
 
@@ -30,6 +31,15 @@ class Past(Struct, frozen=True, kw_only=True):
     number: int
     parameters: Mapping[str, Any]
     basis: int
+
+
+def past_before(number: int, records: Iterable[TrialRecord]) -> list[Past]:
+    """Return the trials before the one of a number, in order."""
+    return [
+        Past(number=each.number, parameters=each.parameters, basis=each.units[0].basis)
+        for each in sorted(records, key=lambda record: record.number)
+        if each.number < number
+    ]
 
 
 def suggest(

@@ -1,0 +1,47 @@
+"""What a Python program gives instead of a file: objects as JSON, changes of fields, and faults without lines."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from torchyard.api.validation.problems import Problem
+from torchyard.client.errors import InvalidJobError, TorchYardError
+
+
+def sets_of(overrides: Mapping[str, Any] | None) -> list[str]:
+    """Return changes of fields as the command line has them after `--set`.
+
+    Raises:
+        TorchYardError: it is no dict.
+        InvalidJobError: a value cannot be written as JSON.
+    """
+    if not isinstance(overrides, Mapping | None):  # a caller may have no types
+        what = f"overrides: {shown(overrides)} is not a dict"  # type: ignore[unreachable]
+        raise TorchYardError(what, "give values by their path in the spec: overrides={'jobTemplate.spec.nodes': 2}")
+    return [f"{path}={as_json(value, f'overrides[{path!r}]')}" for path, value in (overrides or {}).items()]
+
+
+def as_json(value: Any, what: str) -> str:
+    """Return a value as JSON; `what` names it in messages.
+
+    Raises:
+        InvalidJobError: it has no form in JSON.
+    """
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        fix = "use dicts, lists, strings, finite numbers, booleans and None"
+        raise InvalidJobError(f"{what} cannot be written as JSON: {error}", fix=fix) from error
+
+
+def without_lines(problems: Sequence[Problem]) -> tuple[Problem, ...]:
+    """Return problems without lines: what is made in a program has none that its author could look up."""
+    return tuple(msgspec.structs.replace(each, line=0) for each in problems)
+
+
+def shown(value: object) -> str:
+    """Return what a program gave, for a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
