@@ -201,7 +201,7 @@ def test_the_page_shows_choices_and_what_a_trial_does_not_have():
     assert "stopped at 10 %" in page
 
 
-def test_two_parameters_with_the_same_last_part_are_told_apart():
+def test_two_parameters_with_the_same_last_part_have_whole_names():
     paths = ["trainer.params.lr", "env[LR]", "rl.lr"]
     names = short_names([Parameter(path=path, choice=[1]) for path in paths])
     assert list(names.values()) == ["trainer.params.lr", "env[LR]", "rl.lr"]
