@@ -160,6 +160,47 @@ def over(world):
     return world.sweep().get("status", {}).get("completionTime") is not None
 
 
+async def test_a_sweep_waits_for_a_trial_that_lost_its_pods():
+    calm, world = await undisturbed(), World()
+    for turn in range(200):
+        await world.visit()
+        lost = [job for job in world.trials() if job.get("status", {}).get("state") == "Running"][: turn % 2]
+        kept = [(job, dict(job["status"])) for job in lost]
+        for job in lost:
+            job["status"]["state"] = "Recovering"
+        before = len(world.trials())
+        await world.visit()
+        assert len(world.trials()) == before, "it holds its slot"
+        for job, status in kept:
+            job["status"] = status
+        world.train()
+        if over(world):
+            break
+    assert world.decisions() == calm.decisions()
+
+
+async def test_a_sweep_that_is_being_deleted_creates_no_trial_in_place_of_those_that_went():
+    world = World()
+    await world.visit()
+    world.sweep()["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["foregroundDeletion"]}
+    for job in world.trials():
+        del world.objects["trainingjobs", job["metadata"]["name"]]
+    before = len(world.writes)
+    await world.visit()
+    assert (world.trials(), len(world.writes)) == ([], before)
+
+
+async def test_trials_that_outlived_their_sweep_are_none_of_another_of_its_name():
+    world = World()
+    await world.visit()
+    for job in world.trials():  # deleted with --cascade=orphan
+        job["metadata"]["ownerReferences"] = []
+    world.put("trainingsweeps", {"metadata": {"name": KEY[1]}, "spec": world.sweep()["spec"]})
+    await world.visit()
+    assert stalled(world)[0] == "NameConflict"
+    assert len(world.trials()) == 2
+
+
 async def test_a_raised_limit_reopens_a_sweep():
     calm, world = await undisturbed(), World(maxTrials=3)
     assert (await world.until_over())["trials"]["created"] == 3
