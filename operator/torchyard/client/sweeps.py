@@ -264,18 +264,33 @@ def _requested(
     return named(the_sweep(checked, "sweep"), name), "sweep", Path.cwd()
 
 
-async def _started(wanted: TrainingSweep, folder: Path) -> Sweep:
-    from torchyard.client.controlled import control_sweep_here
+def prepared(wanted: TrainingSweep, folder: Path) -> TrainingSweep:
+    """Write a sweep of this machine, or go on with the one of its name; return it as it is kept.
+
+    Args:
+        wanted: a valid one.
+        folder: that `workingDir` of its jobs is relative to.
+
+    Raises:
+        TorchYardError: it is suspended, its name is taken, or its algorithm needs a library that is not installed.
+    """
     from torchyard.local.sweeps import create_sweep
     from torchyard.sweeps.sampling import MissingLibraryError, require_libraries
 
     if wanted.spec.suspend:
-        raise TorchYardError("spec.suspend is true, which is for clusters", "leave it out, and stop with stop()")
+        fix = "leave it out; Ctrl-C stops a sweep of this machine, and stop() does in Python"
+        raise TorchYardError("spec.suspend is true, which is for clusters", fix)
     try:
         require_libraries(wanted.spec)
-        made = await asyncio.to_thread(create_sweep, wanted, folder)
+        return create_sweep(wanted, folder)
     except (ValueError, MissingLibraryError) as error:
         raise TorchYardError(str(error).rstrip(".")) from error
+
+
+async def _started(wanted: TrainingSweep, folder: Path) -> Sweep:
+    from torchyard.client.controlled import control_sweep_here
+
+    made = await asyncio.to_thread(prepared, wanted, folder)
     control_sweep_here(made)
     return Sweep(made.metadata.name, made.metadata.uid)
 

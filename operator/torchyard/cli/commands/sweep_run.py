@@ -30,23 +30,17 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
     Raises:
         RefusalError: the file is invalid, the name is taken, or Optuna is not installed.
     """
-    from torchyard.local.sweeps import control_sweep, create_sweep
+    from torchyard.client.sweeps import prepared
+    from torchyard.local.sweeps import control_sweep
     from torchyard.sweeps.sampler import SamplerError
-    from torchyard.sweeps.sampling import MissingLibraryError, require_libraries
+    from torchyard.sweeps.sampling import MissingLibraryError
 
     assert options.file is not None
-    sweep = named(sweep_of(options), name)
+    sweep = prepared(named(sweep_of(options), name), options.file.absolute().parent)
     try:
-        require_libraries(sweep.spec)
-    except MissingLibraryError as error:
-        raise RefusalError(str(error)) from error
-    if sweep.spec.suspend:
-        raise RefusalError("spec.suspend is true, which is for clusters", "leave it out, and stop with Ctrl-C")
-    try:
-        sweep = create_sweep(sweep, options.file.absolute().parent)
         with control_sweep(sweep.metadata.name):
             return asyncio.run(_Watching(sweep).until_over(output))
-    except (ValueError, SamplerError) as error:
+    except (ValueError, SamplerError, MissingLibraryError) as error:
         raise RefusalError(str(error).rstrip(".")) from error
 
 
