@@ -10,7 +10,8 @@ import pytest
 import trustme
 import uvloop
 
-from torchyard.agents.http import admission, server, tls
+from torchyard.agents import server
+from torchyard.agents.http import admission, tls
 from torchyard.agents.http.admission import Admission, Limits
 from torchyard.agents.registry import AgentRegistry
 from torchyard.agents.server import Intake, application

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from torchyard.agents.http import connection, server
+from torchyard.agents import server
+from torchyard.agents.http import connection
 from torchyard.agents.http.admission import Buckets, Limits
 from torchyard.agents.registry import AgentRegistry
 from torchyard.agents.server import Intake, application
