@@ -1,5 +1,6 @@
 """Folders of models that others wrote: each is rejected by name, at once, and nothing of them runs."""
 
+import io
 import json
 import os
 
@@ -9,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from torchyard_trainers.core.adapters import ADAPTERS, merged_with, saved_lora
+from torchyard_trainers.core.command import main
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
 from torchyard_trainers.core.model_config import read_config_json
@@ -145,6 +147,15 @@ def test_code_in_a_folder_is_not_run(folder, tmp_path):
     read_tokenizer(folder)
     assert open_speaker(folder, "cpu")
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_tokenizer_whose_pattern_never_ends_is_named(folder, monkeypatch, capsys):
+    tree = json.loads((folder / "tokenizer.json").read_text())
+    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    (folder / "tokenizer.json").write_text(json.dumps(tree | {"pre_tokenizer": pattern}))
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"text": "a" * 40 + "!"}) + "\n"))
+    assert main(["chat", str(folder), "--device", "cpu"]) == 65
+    assert "a library stopped: Onig: Regex search error: retry-limit" in capsys.readouterr().err
 
 
 @pytest.fixture(scope="module")

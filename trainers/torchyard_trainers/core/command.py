@@ -16,6 +16,7 @@ from torchyard_trainers.core import gpus_command
 from torchyard_trainers.core.collection import no_collections
 from torchyard_trainers.core.exits import (
     ConfigError,
+    DataError,
     Exit,
     GpuMemoryError,
     HungError,
@@ -25,6 +26,8 @@ from torchyard_trainers.core.exits import (
 )
 
 PROG = "torchyard_trainers"
+# Libraries in Rust raise what is no Exception of Python: tokenizers, for example, for a pattern that is too costly.
+_PANIC = "a library stopped: {}; where it says Onig, replace tokenizer.json, whose pattern takes too long for a text"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -69,6 +72,10 @@ def main(arguments: Sequence[str]) -> int:
         work(options, on_hang=leave_at_once)
     except Exception as error:  # noqa: BLE001 - the guard: every ending gets its code
         return end(error)
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        return end(DataError(_PANIC.format(" ".join(str(error).split())[:300])))
     return Exit.DONE
 
 
