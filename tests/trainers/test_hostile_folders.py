@@ -149,13 +149,13 @@ def test_code_in_a_folder_is_not_run(folder, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_tokenizer_whose_pattern_never_ends_is_named(folder, monkeypatch, capsys):
+def test_a_tokenizer_whose_pattern_never_ends_is_named(folder, monkeypatch, capfd):
     tree = json.loads((folder / "tokenizer.json").read_text())
     pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
     (folder / "tokenizer.json").write_text(json.dumps(tree | {"pre_tokenizer": pattern}))
     monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"text": "a" * 40 + "!"}) + "\n"))
     assert main(["chat", str(folder), "--device", "cpu"]) == 65
-    assert "a library stopped: Onig: Regex search error: retry-limit" in capsys.readouterr().err
+    assert "a library stopped: Onig: Regex search error: retry-limit" in capfd.readouterr().err
 
 
 @pytest.fixture(scope="module")

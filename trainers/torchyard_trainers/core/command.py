@@ -35,41 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     faulthandler.enable()
     try:
-        if options.command == "schema":
-            from torchyard_trainers.registry import schema
-
-            sys.stdout.write(schema(options.trainer))
-            return Exit.DONE
-        if options.command == "gpus":
-            sys.stdout.write(gpus_command.text(options))
-            return Exit.DONE
-        if options.command == "dataset":
-            sys.stdout.write(json.dumps(described(options.path, options.tokenizer)) + "\n")
-            return Exit.DONE
-        if options.command == "chat":
-            talk(options)
-            return Exit.DONE
-        if options.command == "check":
-            with no_collections():
-                from torchyard_trainers import registry
-                from torchyard_trainers.core import config
-
-            registry.dry_run(config.load(config_of(options)))
-            return Exit.DONE
-        if options.command == "plan":
-            check_plan(options)
-            with no_collections():
-                from torchyard_trainers.core import config
-                from torchyard_trainers.core.memory import plan
-
-            asked = {"ranks": options.world, "local": options.local, "memory": options.memory, "bf16": options.bf16}
-            sys.stdout.write(plan.plan(config.load(config_of(options)), **asked))
-            return Exit.DONE
-        with no_collections():
-            from torchyard_trainers.core.worker import work
-
-        answer_with_stacks()
-        work(options, on_hang=leave_at_once)
+        act(options)
     except Exception as error:  # noqa: BLE001 - the guard: every ending gets its code
         return end(error)
     except BaseException as error:
@@ -77,6 +43,45 @@ def main(arguments: Sequence[str]) -> int:
             raise
         return end(DataError(_PANIC.format(" ".join(str(error).split())[:300])))
     return Exit.DONE
+
+
+def act(options: argparse.Namespace) -> None:
+    """Do what the command line asks for."""
+    if options.command == "schema":
+        from torchyard_trainers.registry import schema
+
+        sys.stdout.write(schema(options.trainer))
+        return
+    if options.command == "gpus":
+        sys.stdout.write(gpus_command.text(options))
+        return
+    if options.command == "dataset":
+        sys.stdout.write(json.dumps(described(options.path, options.tokenizer)) + "\n")
+        return
+    if options.command == "chat":
+        talk(options)
+        return
+    if options.command == "check":
+        with no_collections():
+            from torchyard_trainers import registry
+            from torchyard_trainers.core import config
+
+        registry.dry_run(config.load(config_of(options)))
+        return
+    if options.command == "plan":
+        check_plan(options)
+        with no_collections():
+            from torchyard_trainers.core import config
+            from torchyard_trainers.core.memory import plan
+
+        asked = {"ranks": options.world, "local": options.local, "memory": options.memory, "bf16": options.bf16}
+        sys.stdout.write(plan.plan(config.load(config_of(options)), **asked))
+        return
+    with no_collections():
+        from torchyard_trainers.core.worker import work
+
+    answer_with_stacks()
+    work(options, on_hang=leave_at_once)
 
 
 def described(path: str, tokenizer: Path | None) -> dict[str, Any]:
