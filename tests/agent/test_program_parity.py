@@ -42,6 +42,7 @@ print(len(os.listdir("/proc/self/task")))
 print(os.getsid(0) == os.getpid() == os.getpgrp(), sorted(os.listdir("/proc/self/fd"))[:3])
 print({name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "TORCHELASTIC_RESTART_COUNT")})
 print(sys.getswitchinterval(), sys.gettrace(), sys.getrecursionlimit(), hasattr(sys, "last_value"), sys.exc_info())
+print(__import__("gc").isenabled())
 """
 MODULE = """
 import sys

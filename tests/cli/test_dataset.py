@@ -1,6 +1,8 @@
 """`torchyard dataset inspect`: what a dataset holds as text and as a document; problems are named."""
 
 import json
+import subprocess
+import sys
 
 import pyarrow as pa
 import pytest
@@ -24,6 +26,13 @@ def test_a_sound_dataset_is_described(torchyard, tmp_path, version, video):
     text = torchyard("dataset", "inspect", str(folder)).stdout
     assert "3 episodes, 21 frames at 10 per second" in text
     assert "no problems" in text
+
+
+def test_a_dataset_of_frames_is_read_without_torch(tmp_path):
+    folder = write_lerobot(tmp_path / "data", "v3.0", LENGTHS)
+    described = "from torchyard_trainers.core.command import described; described(sys.argv[1], None)"
+    program = f"import sys; {described}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program, folder], check=False).returncode == 0
 
 
 def test_problems_and_what_is_no_dataset_are_named(torchyard, tmp_path):

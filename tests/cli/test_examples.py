@@ -82,11 +82,13 @@ def test_a_scenario_with_files_runs_in_small(torchyard: CommandLine, name: str) 
 @pytest.mark.e2e
 def test_two_nodes_of_two_processes_run_a_scenario_in_small(torchyard: CommandLine) -> None:
     shutil.copytree(EXAMPLES, torchyard.folder / "examples")
-    small = ["trainer.params.preset=tiny", "trainer.params.model=tiny-qwen3", "trainer.params.steps=20"]
+    # Of 16 passes each: micro-batches are of one sample.
+    model = ["preset=tiny", "model=tiny-qwen3", "steps=6", "warmupSteps=0", "evalSamples=4", "evalCompletions=2"]
+    small = [f"trainer.params.{each}" for each in model]
     here = ["gpusPerNode=0", "procsPerNode=2", "device=cpu", "parallelism.precision=fp32", "checkpoint.volume=null"]
     changes = [word for each in (*small, *here) for word in ("--set", f"spec.{each}")]
     done = torchyard("run", "examples/lm/two-nodes.yaml", "-o", "json", *changes, timeout=600)
     assert done.returncode == 0, done.stderr
     status = json.loads(done.stdout)["status"]
-    assert (status["state"], status["progress"]["step"]) == ("Succeeded", 20)
+    assert (status["state"], status["progress"]["step"]) == ("Succeeded", 6)
     assert status["throughput"]["tokensPerSecond"] > 0

@@ -117,7 +117,11 @@ def foretold(config):
         ("cvrp", {**ROUTES, "baseline": "rollout"}, {"precision": "fp32", "microBatchSize": 16}),
         ("cvrp", {**ROUTES, "baseline": "ema"}, {"precision": "fp32", "microBatchSize": 8}),
         ("vecrl", {"environment": "cartpole", **ONCE}, {"precision": "fp32", "microBatchSize": 128}),
-        ("vecrl", {"environment": "cartpole", "width": 512, **ONCE}, {"precision": "fp32", "microBatchSize": 32}),
+        (
+            "vecrl",
+            {"environment": "cartpole", "width": 512, "environments": 32, **ONCE},
+            {"precision": "fp32", "microBatchSize": 32},
+        ),
         ("vecrl", {"environment": "snake", **ONCE}, {"precision": "bf16", "microBatchSize": 64}),
         ("vecrl", {"environment": "bandit", **ONCE}, {"precision": "fp32", "microBatchSize": 64}),
         *(
