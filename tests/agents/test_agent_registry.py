@@ -4,6 +4,7 @@ import asyncio
 
 import msgspec
 import pytest
+from tests.support.virtual_time import virtual_time
 
 from torchyard.agents.protocol import SyncRequest, decode
 from torchyard.agents.registry import AgentRegistry, SupersededError
@@ -138,6 +139,12 @@ async def test_a_command_ends_the_held_poll(it):
     assert command["verb"] == "run"
     assert command["masterAddress"] == "127.0.0.1"
     assert set(command) == {"verb", "round", "nodes", "nodeRank", "masterAddress", "masterPort", "procs", "env"}
+
+
+@virtual_time
+async def test_a_poll_is_held_no_longer_than_it_asks(it):
+    await it.registry.long_poll(POD, it.say(wait=7))
+    assert asyncio.get_running_loop().time() == pytest.approx(7)
 
 
 async def test_an_agent_that_is_leaving_is_not_held_up(it):

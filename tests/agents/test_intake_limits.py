@@ -235,12 +235,11 @@ async def test_who_leads_no_more_lets_every_held_poll_go(world):
         await until(lambda: world.registry.held == 0)
 
 
-async def test_an_intake_that_ends_answers_what_it_holds(world):
+async def test_an_intake_that_ends_answers_what_it_holds(world, monkeypatch):
+    monkeypatch.setattr(server, "END_SECONDS", 600)  # what is still open after so long is aborted
     async with world.listening():
         peer = (await world.connect()).say(wait=30)
         await until(lambda: world.registry.held == 1)
-        started = time.monotonic()
-    assert time.monotonic() - started < server.END_SECONDS
     status, headers, _ = await peer.answer()
     assert (status, headers["connection"]) == (503, "close")
 

@@ -102,7 +102,7 @@ def test_a_group_shares_one_prompt_and_the_first_ratio_is_one():
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit", "muon"])
 def test_each_optimizer_learns_and_the_value_head_has_a_rate_of_its_own(optimizer):
     if optimizer == "adamw8bit":
-        pytest.importorskip("torchao")
+        pytest.importorskip("torchao", reason="torchao is not installed: pip install torchyard[lowbit]")
     work = LanguageModeling(resolved(method="ppo", optimizer=optimizer, valueLrScale=4.0, batch=16, sftSteps=4))
     session = session_of(work)
     made = as_one(work.optimizer(session.parallel.module))

@@ -41,7 +41,7 @@ def test_parameters_of_an_engine_that_contradict_others_are_rejected(params, mes
         resolve_params(params, Parallelism())
 
 
-@pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
+@pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed: run it without (make install)")
 def test_before_the_first_step_a_job_without_the_package_ends_with_one_sentence():
     work = LanguageModeling(resolve_params(GRPO, Parallelism()))
     with pytest.raises(ConfigError, match=r"engine: vllm, but the package vllm .* is not installed; add it to the"):
