@@ -18,7 +18,7 @@ MAX_LINES = 20
 
 
 class Section(Struct, frozen=True):
-    """PodRecord of one kind, a line each."""
+    """Facts of one kind, a line each."""
 
     title: str
     lines: tuple[str, ...]
