@@ -14,7 +14,7 @@ pytest.register_assert_rewrite("tests.support")  # a failed assertion in there s
 settings.register_profile("torchyard", deadline=None)  # a busy machine is no defect
 settings.load_profile("torchyard")
 gc.disable()  # until all tests are collected
-# Tests start Python by the hundred: without bytecode each process compiles half of PyTorch anew.
+# Tests start Python by the hundred: without bytecode each process compiles half of PyTorch again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 BEFORE = pytest.StashKey[tuple[float, float]]()

@@ -4,7 +4,6 @@ import pytest
 
 from torchyard_trainers.core.checkpoints.cadence import Cadence
 from torchyard_trainers.core.config import Interval
-from torchyard_trainers.core.workload import Workload
 
 
 def test_every_so_many_steps():
@@ -15,15 +14,6 @@ def test_every_so_many_steps():
 def test_a_step_that_cannot_be_saved_is_saved_with_the_next_one_that_can():
     cadence = Cadence(Interval(steps=10), now=0, save_every=4)
     assert [step for step in range(4, 45, 4) if cadence.due(step, 0)] == [12, 20, 32, 40]
-
-
-def test_a_model_is_evaluated_where_it_can_be_saved():
-    class Rollouts(Workload):
-        total_steps, eval_every, save_every = 42, 10, 4
-
-    work = Rollouts()
-    assert [step for step in range(1, 43) if work.evaluates_after(step)] == [12, 20, 32, 40, 42]
-    assert [step for step in range(9, 43) if work.evaluates_after(step, since=8)] == [20, 28, 40, 42]
 
 
 def test_every_so_many_seconds_since_the_last_save_began():

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
-from torchyard_trainers.core.checkpoints.cadence import is_due
 from torchyard_trainers.core.companions import MovingAverage
 from torchyard_trainers.core.data.packing import Packing
 from torchyard_trainers.core.data.source import Source
@@ -159,15 +158,9 @@ class Workload(Protocol):
 
         `means` are the last step's means over the global batch: loss, statistics, gradient norm.
         """
-        return evaluated(self, session) if self.evaluates_after(step) else {}
-
-    def evaluates_after(self, step: int, *, since: int = 0) -> bool:
-        """Return whether an evaluation is due: at the end of the rollout in which it is, and after the last step.
-
-        `eval_every` counts from step `since`, the end of a rollout.
-        """
-        due = is_due(step - since, self.eval_every, within=self.save_every)
-        return is_boundary(self, step) and (due or step == self.total_steps)
+        if step % self.eval_every and step != self.total_steps:
+            return {}
+        return evaluated(self, session)
 
     def evaluate(self, _session: Session) -> dict[str, float]:
         """Evaluate the model on the fixed evaluation set; return metrics, equal on every rank. Collective.

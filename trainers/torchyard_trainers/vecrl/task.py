@@ -138,7 +138,7 @@ class VecRL(Workload):
             facts = self.collector.finish(session)
             self._episodes += int(facts["episodes"])
             metrics = self._metrics(facts) | self._pace(session)
-        if self.evaluates_after(step):
+        if step % self.eval_every == 0 or step == self.total_steps:
             session.reporter.phase("eval")
             began = time.monotonic()
             metrics |= self.evaluate(session)

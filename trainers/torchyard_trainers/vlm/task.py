@@ -174,7 +174,7 @@ class VisionLanguagePolicy(Workload):
             self._episodes += int(facts["episodes"])
             count = self.settings.environments * self.settings.horizon
             metrics = {"episodes": float(self._episodes), **metrics_of(facts, count), **self._pace(session)}
-        if own == 0 or (own > 0 and self.evaluates_after(step, since=self.settings.clone_steps)):
+        if own == 0 or (own > 0 and own % self.eval_every == 0) or step == self.total_steps:
             session.reporter.phase("eval")
             began = time.monotonic()
             metrics |= self.evaluate(session)

@@ -22,7 +22,8 @@ class Cadence:
     def due(self, step: int, now: float) -> bool:
         """Whether to save after `step` finished steps, a multiple of `save_every`."""
         if self._interval is not None and self._interval.steps is not None:
-            return is_due(step, self._interval.steps, within=self._save_every)
+            before = step - self._save_every
+            return step // self._interval.steps > before // self._interval.steps
         return now - self._time >= self.period()
 
     def period(self) -> float:
@@ -39,8 +40,3 @@ class Cadence:
     def saved(self, *, stall: float, seconds: float) -> None:
         """Record the cost of a save: seconds that training waited, and seconds from its start to its commit."""
         self._cost = max(stall / AUTO_STALL, seconds / AUTO_WRITING)
-
-
-def is_due(done: int, every: int, *, within: int) -> bool:
-    """Return whether what happens every `every` steps is due in the last `within` of `done` steps."""
-    return done // every > (done - within) // every
