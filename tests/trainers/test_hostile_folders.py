@@ -1,5 +1,6 @@
 """Folders of models that others wrote: each is rejected by name, at once, and nothing of them runs."""
 
+import base64
 import io
 import json
 import os
@@ -20,6 +21,7 @@ from torchyard_trainers.lm.chat import Chat
 from torchyard_trainers.lm.folder import empty_model, read_config, read_tokenizer
 from torchyard_trainers.lm.talk import open_speaker
 from torchyard_trainers.lm.tokens import character_tokenizer
+from torchyard_trainers.vla.instructions import Instructions
 
 UP = "model.layers.0.mlp.up_proj.weight"
 SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
@@ -147,6 +149,33 @@ def test_code_in_a_folder_is_not_run(folder, tmp_path):
     read_tokenizer(folder)
     assert open_speaker(folder, "cpu")
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_tokenizer_that_makes_much_of_a_text_is_named(folder):
+    def saved(**parts):
+        change(folder / "tokenizer.json", **({"normalizer": None} | parts))
+        return folder
+
+    doubled = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+    inserted = {"type": "Replace", "pattern": {"Regex": ""}, "content": "x" * 300}
+    prepended = {"type": "Prepend", "prepend": "x" * 300}
+    table = (4).to_bytes(4, "little") + bytes(4) + b"short\0" + b"x" * 300 + b"\0"
+    mapped = {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(table).decode()}
+    for hostile in ({"type": "Sequence", "normalizers": [doubled] * 40}, inserted, prepended, mapped):
+        with pytest.raises(ConfigError, match=r"normalizer may make .* bytes of one, expected at most 256; copy"):
+            read_tokenizer(saved(normalizer=hostile))
+    with pytest.raises(ConfigError, match=r"its decoder may make 1\.1e\+12 bytes of one"):
+        read_tokenizer(saved(decoder={"type": "Sequence", "decoders": [doubled] * 40}))
+    with pytest.raises(ConfigError, match=r"tokenizer\.json: its normalizer may make 301 bytes of one"):
+        Instructions(["reach the can"], folder=saved(normalizer=prepended))
+
+
+def test_normalizers_of_published_tokenizers_are_allowed(folder):
+    space = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    steps = [{"type": "Prepend", "prepend": "\u2581"}, {"type": "NFKC"}, {"type": "Lowercase"}, space, spaces]
+    change(folder / "tokenizer.json", normalizer={"type": "Sequence", "normalizers": steps})
+    assert read_tokenizer(folder).backend_tokenizer.normalizer.normalize_str("A  b") == "\u2581a\u2581\u2581b"
 
 
 def test_a_tokenizer_whose_pattern_never_ends_is_named(folder, monkeypatch, capfd):

@@ -8,12 +8,13 @@ import torch
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.model_config import build_of, one_line, read_config_json, read_object
+from torchyard_trainers.core.tokenizer_file import MAX_TOKENIZER_BYTES, TOKENIZER, check_growth, check_size
 from torchyard_trainers.lm.models import LanguageModel
 
 FIELD = "trainer.params.pretrained"
 # Whatever a tokenizer of transformers is saved as; an export holds the same files.
 TOKENIZER_FILES = (
-    "tokenizer.json",
+    TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
@@ -27,8 +28,6 @@ TOKENIZER_FILES = (
 
 GENERATION = "generation_config.json"
 
-# The largest published tokenizers have 40 MiB.
-MAX_TOKENIZER_BYTES = 256 << 20
 MAX_TEMPLATE_BYTES = 1 << 20
 # What forward passes of a base model are called with.
 _NEEDED = ("attention_mask", "position_ids", "past_key_values")
@@ -77,15 +76,13 @@ def read_tokenizer(folder: Path) -> Any:
         raise ConfigError(f"{FIELD}: {folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
     for path in files:
         limit = MAX_TEMPLATE_BYTES if path.name.startswith("chat_template") else MAX_TOKENIZER_BYTES
-        if path.stat().st_size > limit:
-            raise ConfigError(
-                f"{FIELD}: {path} has {path.stat().st_size >> 20} MiB, more than {limit >> 20}: that is no file of a "
-                "tokenizer; copy it again"
-            )
+        check_size(path, f"{FIELD}: {path}", limit)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise anything
         raise ConfigError(f"{FIELD}: the tokenizer of {folder} cannot be read: {one_line(error)}") from error
+    if tokenizer.is_fast:
+        check_growth(tokenizer.backend_tokenizer, f"{FIELD}: the tokenizer of {folder}")
     if tokenizer.eos_token_id is None:
         raise ConfigError(f"{FIELD}: the tokenizer of {folder} has no eos_token; set it in tokenizer_config.json")
     if tokenizer.pad_token_id is None:

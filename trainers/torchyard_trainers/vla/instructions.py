@@ -9,8 +9,8 @@ from torch import Tensor
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.pretrained import digest_of
+from torchyard_trainers.core.tokenizer_file import TOKENIZER, read_tokenizer_file
 
-TOKENIZER = "tokenizer.json"
 WORDS = "words.txt"
 PADDING, BEGIN, FIRST = 0, 1, 2  # tokens of a vocabulary of words
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -88,12 +88,7 @@ def _by_words(texts: Sequence[str], words: Sequence[str], folder: Path | None) -
 
 
 def _by_tokenizer(texts: Sequence[str], folder: Path | None) -> list[list[int]]:
-    from tokenizers import Tokenizer
-
     assert folder is not None
-    try:
-        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    except Exception as error:
-        raise ConfigError(f"trainer.params.pretrained: {folder}/{TOKENIZER} cannot be read: {error}") from error
+    tokenizer = read_tokenizer_file(folder, "trainer.params.pretrained")
     # The prompt of PaliGemma and pi0 ends with a new line.
     return [tokenizer.encode(f"{text}\n").ids for text in texts]

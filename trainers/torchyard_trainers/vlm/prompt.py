@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.tokenizer_file import TOKENIZER, read_tokenizer_file
 
-TOKENIZER = "tokenizer.json"
 WORDS = "words.txt"
 FIRST = 1  # token of the first word; 0 is padding
 FIELD = "trainer.params.pretrained"
@@ -93,10 +93,5 @@ def split_words(text: str) -> list[str]:
 
 
 def _by_tokenizer(folder: Path) -> Any:
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER))
-    except Exception as error:
-        raise ConfigError(f"{FIELD}: {folder}/{TOKENIZER} cannot be read: {error}") from error
+    tokenizer = read_tokenizer_file(folder, FIELD)
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
