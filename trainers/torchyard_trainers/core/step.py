@@ -155,8 +155,7 @@ def accumulate(
         columns = dict(_columns(terms))
         names, values = tuple(columns), torch.stack([each.detach().double() for each in columns.values()])
         sums = values if sums is None else sums + values
-        # While this pass is referenced, its gradients belong to the default stream: no graph of the next one can be
-        # recorded.
+        # A CUDA graph cannot be recorded in the next pass while the loss of this one is referenced.
         del terms, columns
     assert sums is not None, "a rank has samples of its own, or padding"
     session.parallel.check_gradients()
