@@ -42,7 +42,7 @@ NOUNS = r"(An?|The|Every|Each|One|All|Whether|What|Where|How|Why|When|Who|Second
 MODULES = {
     "aside": "finished_runs", "body": "payload", "drawing": "terminal", "dump": "stacks", "echo": "log_forwarder",
     "ending": "outcome", "facts": "pod_record", "garbage": "memory_tuning", "journal": "run_log",
-    "judge": "rule_engine", "not_yet": "unimplemented", "picture": "snapshot", "plain": "plain_launcher",
+    "judge": "parse", "not_yet": "unimplemented", "picture": "snapshot", "plain": "plain_launcher",
     "received": "parse", "standing": "ranking", "standstill": "hang_detector", "strays": "orphans",
     "stuck": "kubelet_events", "told": "status_report", "wakeup": "event_loop", "warm": "zygote_client",
     "wish": "profile_request", "words": "formatting",

@@ -11,8 +11,7 @@ from tests.support.generated_objects import ODD, generated, generated_sweeps
 
 from torchyard.api import files
 from torchyard.api.schema import spec_schema
-from torchyard.api.validation.parse import parse_job
-from torchyard.api.validation.rule_engine import RULES
+from torchyard.api.validation.parse import RULES, parse_job
 from torchyard.api.validation.validate import validate_bytes, validate_file
 from torchyard.sweeps.parse import parse_sweep
 from torchyard.sweeps.validate import validate_sweep_bytes

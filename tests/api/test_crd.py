@@ -14,7 +14,7 @@ from torchyard.api.resource import resolved
 from torchyard.api.schema import structural
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_workload import Trainer
-from torchyard.api.validation.rule_engine import RULES
+from torchyard.api.validation.parse import RULES
 from torchyard.api.values import MAX_DEPTH
 
 ROOT = Path(__file__).parents[2]

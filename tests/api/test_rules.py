@@ -9,7 +9,7 @@ from tests.support.large_objects import too_large
 from torchyard.api.resource import read_job
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.changes import FIXED, FREE, forbidden_changes
-from torchyard.api.validation.rule_engine import RULES
+from torchyard.api.validation.parse import RULES
 from torchyard.api.validation.rules import GAPS
 from torchyard.api.validation.schema_check import params_schema
 from torchyard.api.validation.validate import check_update, validate_bytes

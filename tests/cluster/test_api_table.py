@@ -13,7 +13,7 @@ from tests.support.large_objects import largest, too_large
 
 from torchyard.api.crd import crd
 from torchyard.api.resource import read_job, resolved
-from torchyard.api.validation.rule_engine import RULES
+from torchyard.api.validation.parse import RULES
 from torchyard.api.validation.rules import GAPS, WHAT
 from torchyard.api.validation.validate import validate_bytes
 from torchyard.kubernetes.client.api import MERGE_PATCH

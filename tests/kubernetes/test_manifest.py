@@ -19,8 +19,8 @@ from tests.support.kubernetes.pod_json import ended, seen
 
 from torchyard.api.resource import read_job
 from torchyard.api.status import Images
+from torchyard.kubernetes.manifests import environment as files
 from torchyard.kubernetes.manifests import names
-from torchyard.kubernetes.manifests import pod as files
 from torchyard.kubernetes.manifests.environment import verbatim
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import images, pod

@@ -17,9 +17,9 @@ from torchyard.api.status import (
     Rendezvous,
     TrainingJobStatus,
 )
-from torchyard.api.validation.changes import configuration
 from torchyard.api.values import Duration
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, WriteStatus
+from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.plan import plan
 
 CODES = (1, 64, 69, 74, 75, 76, 134, 137, 139, 143)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import State
-from torchyard.api.validation.rule_engine import broken_rules
+from torchyard.api.validation.parse import broken_rules
 from torchyard.api.values import decode
 from torchyard.client.explanation import explanation
 from torchyard.local.sweeps import create_sweep, create_trial

@@ -6,8 +6,8 @@ from torchyard.api.backends import ONLY
 from torchyard.api.resource import API_VERSION, KIND
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema, spec_schema, status_schema
 from torchyard.api.validation.changes import FIX, FIXED, FREE
+from torchyard.api.validation.parse import RULES
 from torchyard.api.validation.problems import shown
-from torchyard.api.validation.rule_engine import RULES
 from torchyard.api.validation.rules import NOT_YET
 from torchyard.api.values import FORMS
 

@@ -146,6 +146,15 @@ def plain(value: Any) -> Any:
     return values.encode(value) if isinstance(value, values.Duration | values.Params) else value
 
 
+def value_at(document: Any, path: str) -> Any:
+    """Return the value at a path such as `checkpoint.interval`; None if a section above it is absent."""
+    for name in path.split("."):
+        if not isinstance(document, Mapping):
+            return None
+        document = document.get(name)
+    return document
+
+
 def sparse(model: msgspec.Struct) -> dict[str, Any]:
     """Return a model as people write it: msgspec leaves out plain defaults but keeps empty sections."""
     return {

@@ -312,8 +312,3 @@ class Node(Read, frozen=True, kw_only=True, gc=False):
     def ready(self) -> bool:
         """Whether its kubelet answers; Unknown is no."""
         return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions or ())
-
-
-def version(resource_version: str) -> int:
-    """Return a resource version as a number: they are comparable within one resource (KEP-5504); 0 if there is none."""
-    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0

@@ -1,6 +1,5 @@
 """The outcome of each member of a round, and the first cause among the failures."""
 
-from collections.abc import Callable, Sequence
 from typing import Literal
 
 from msgspec import Struct
@@ -9,9 +8,9 @@ from msgspec.structs import replace
 from torchyard.api.exit_codes import CLASSES, EXIT_REASONS, ExitCode, reason_of_exit
 from torchyard.api.launch import asked_procs
 from torchyard.api.reasons import Reason
-from torchyard.api.status import Attempt, Cause
+from torchyard.api.status import Cause
 from torchyard.api.values import Duration
-from torchyard.reconcile.observed import Agent, Failure, Pod, RoundExit, View, never_starts, node_lost
+from torchyard.reconcile.observed import Agent, Failure, Pod, RoundExit, View, node_lost
 
 MAX_EXCEPTION = 600
 MAX_LINE = 400
@@ -171,27 +170,6 @@ def gang_differs(unlike: str, now: float) -> Outcome:
         message=unlike,
         cause=Cause(class_=Reason.GANG_DIFFERS, exception=unlike[:MAX_EXCEPTION]),
     )
-
-
-def start_failures(attempts: Sequence[Attempt], like: Callable[[str], bool] = never_starts) -> list[Cause]:
-    """Return the causes of the newest attempts in a row that ended because a container could not be started.
-
-    Args:
-        attempts: the past rounds.
-        like: whether the reason of an attempt belongs to the row.
-    """
-    found: list[Cause] = []
-    for attempt in reversed(attempts):
-        if attempt.cause is None or not like(attempt.cause.class_) or attempt.end_step > attempt.start_step:
-            break
-        found.append(attempt.cause)
-    return found
-
-
-def suspected_hardware(attempts: Sequence[Attempt]) -> list[Cause]:
-    """Return the causes of all remembered rounds that ended because hardware was missing or broken."""
-    causes = (attempt.cause for attempt in attempts if attempt.cause is not None)
-    return [cause for cause in causes if cause.class_ == Reason.HARDWARE_SUSPECTED]
 
 
 def first(outcomes: tuple[Outcome, ...]) -> Outcome:

@@ -4,17 +4,21 @@ A pod is named after its incarnation, which is in the status before a pod of tha
 until its predecessor is certainly gone: there is at most one live pod per index.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.launch import is_agentless
 from torchyard.api.names import MAX_INCARNATION
 from torchyard.api.reasons import Reason
+from torchyard.api.resource import sparse, value_at
+from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Images, TrainingJobStatus
+from torchyard.api.validation.changes import FIXED, NOT_OF_A_POD
 from torchyard.reconcile.actions import CreatePod, DeletePod
-from torchyard.reconcile.failures import start_failures, suspected_hardware
 from torchyard.reconcile.observed import (
     Observed,
     Pod,
@@ -25,6 +29,8 @@ from torchyard.reconcile.observed import (
     is_spent,
     is_suspect,
     node_lost,
+    start_failures,
+    suspected_hardware,
 )
 
 CLEANUP_SECONDS = 30.0
@@ -214,3 +220,14 @@ def _ordered(pods: Iterable[Pod]) -> list[Pod]:
 def pod_name(job_name: str, incarnation: int, index: int) -> str:
     """Name of the pod at `index` (0-based) in its `incarnation`; at most 63 characters for names up to MAX_JOB_NAME."""
     return f"{job_name}-{incarnation}-{index}"
+
+
+def configuration(spec: TrainingJobSpec) -> str:
+    """Return a digest of all fields that the pods of one gang must agree on.
+
+    Fields at their default are left out, so that one that another version of the operator adds changes no digest.
+    """
+    document = sparse(spec)
+    fixed = [(fixed.field, value_at(document, fixed.field)) for fixed in FIXED if fixed.field not in NOT_OF_A_POD]
+    fixed = [(field, value) for field, value in fixed if value is not None]
+    return hashlib.sha256(msgspec.json.encode(fixed, order="sorted")).hexdigest()[:16]

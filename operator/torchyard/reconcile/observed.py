@@ -7,7 +7,7 @@ gets new pods.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from torchyard.api.launch import MASTER_PORT, is_agentless
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import Artifact, Batch, Images, TrainingJobStatus
+from torchyard.api.status import Artifact, Attempt, Batch, Cause, Images, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
@@ -361,3 +361,24 @@ def never_starts(code: str) -> bool:
     """Return whether a reason means that a container of the pod could not be created or started."""
     reason = Reason.of(code)
     return reason is not None and reason.start_attempts > 0
+
+
+def start_failures(attempts: Sequence[Attempt], like: Callable[[str], bool] = never_starts) -> list[Cause]:
+    """Return the causes of the newest attempts in a row that ended because a container could not be started.
+
+    Args:
+        attempts: the past rounds.
+        like: whether the reason of an attempt belongs to the row.
+    """
+    found: list[Cause] = []
+    for attempt in reversed(attempts):
+        if attempt.cause is None or not like(attempt.cause.class_) or attempt.end_step > attempt.start_step:
+            break
+        found.append(attempt.cause)
+    return found
+
+
+def suspected_hardware(attempts: Sequence[Attempt]) -> list[Cause]:
+    """Return the causes of all remembered rounds that ended because hardware was missing or broken."""
+    causes = (attempt.cause for attempt in attempts if attempt.cause is not None)
+    return [cause for cause in causes if cause.class_ == Reason.HARDWARE_SUSPECTED]

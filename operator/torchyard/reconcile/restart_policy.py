@@ -16,7 +16,8 @@ from msgspec import Struct
 from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
-from torchyard.reconcile.failures import Outcome, start_failures
+from torchyard.reconcile.failures import Outcome
+from torchyard.reconcile.observed import start_failures
 
 # Delay before a container that could not be started is retried; it doubles each time.
 START_SECONDS, LONGEST_START_SECONDS = 5.0, 120.0

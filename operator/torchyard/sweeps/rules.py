@@ -12,8 +12,8 @@ from torchyard.api.formatting import plural
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.validation.parse import Fault, broken_rules
 from torchyard.api.validation.problems import nearest, shown
-from torchyard.api.validation.rule_engine import Fault, broken_rules
 from torchyard.api.validation.schema_check import check, params_schema, trainer_metrics
 from torchyard.api.validation.yaml_tree import At
 from torchyard.api.values import BUILT_IN, names_code

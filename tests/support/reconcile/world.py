@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Images, TrainingJobStatus
-from torchyard.api.validation.changes import configuration
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
+from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.observed import Agent, Failure, Pod, RankReport, Refusal, RoundExit, View
 from torchyard.reconcile.plan import plan
 

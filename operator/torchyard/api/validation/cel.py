@@ -11,7 +11,7 @@ from typing import Any
 
 from torchyard.api.schema import Schema
 from torchyard.api.validation.changes import FIXED, Fixed
-from torchyard.api.validation.rule_engine import RULES
+from torchyard.api.validation.parse import RULES
 from torchyard.api.validation.rules import GAPS, WHAT, Gap
 
 VALIDATIONS = "x-kubernetes-validations"

@@ -4,12 +4,9 @@ What is learnt never changes: that is another job. How it runs changes only whil
 has one size and one environment. Time-outs, budgets and `suspend` itself may change at any time.
 """
 
-import hashlib
-
-import msgspec
 from msgspec import Struct
 
-from torchyard.api.resource import TrainingJob, resolved, sparse
+from torchyard.api.resource import TrainingJob, resolved, value_at
 from torchyard.api.spec import TrainingJobSpec
 
 WHAT = "it cannot change once the job exists"
@@ -107,22 +104,8 @@ FREE = (
 def forbidden_changes(old: TrainingJobSpec, new: TrainingJobSpec) -> tuple[Fixed, ...]:
     """Return the fixed fields in which `new` differs from the stored `old`."""
     before, after = resolved(old), resolved(new)
-    return tuple(
-        fixed
-        for fixed in FIXED
-        if not (fixed.unless_suspended and old.suspend) and _get(before, fixed.field) != _get(after, fixed.field)
-    )
-
-
-def configuration(spec: TrainingJobSpec) -> str:
-    """Return a digest of all fields that the pods of one gang must agree on.
-
-    Fields at their default are left out, so that one that another version of the operator adds changes no digest.
-    """
-    document = sparse(spec)
-    fixed = [(fixed.field, _get(document, fixed.field)) for fixed in FIXED if fixed.field not in NOT_OF_A_POD]
-    fixed = [(field, value) for field, value in fixed if value is not None]
-    return hashlib.sha256(msgspec.json.encode(fixed, order="sorted")).hexdigest()[:16]
+    judged = [fixed for fixed in FIXED if not (fixed.unless_suspended and old.suspend)]
+    return tuple(fixed for fixed in judged if value_at(before, fixed.field) != value_at(after, fixed.field))
 
 
 def can_go_on_from(before: TrainingJob, job: TrainingJob) -> bool:
@@ -130,11 +113,3 @@ def can_go_on_from(before: TrainingJob, job: TrainingJob) -> bool:
     old, new = before.spec.trainer, job.spec.trainer
     alike = old is not None and new is not None and old.name == new.name and new.mode == "train"
     return alike and before.status.checkpoint is not None
-
-
-def _get(document: object, field: str) -> object:
-    for name in field.split("."):
-        if not isinstance(document, dict):
-            return None
-        document = document.get(name)
-    return document

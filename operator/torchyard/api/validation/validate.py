@@ -14,8 +14,8 @@ from torchyard.api.schema import object_schema, spec_schema
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.changes import forbidden_changes
 from torchyard.api.validation.overrides import override
+from torchyard.api.validation.parse import broken_rules
 from torchyard.api.validation.problems import Problem, nearest, shown
-from torchyard.api.validation.rule_engine import broken_rules
 from torchyard.api.validation.schema_check import UNSOUND, check, check_params
 from torchyard.api.validation.yaml_tree import MAX_BYTES, At, YamlError, read
 from torchyard.api.values import BUILT_IN

@@ -14,7 +14,7 @@ from torchyard.client.remote import jobs
 from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.client.errors import NotFound, Rejected
 from torchyard.kubernetes.manifests.names import GPU
-from torchyard.kubernetes.manifests.placement import GPU_PRODUCT
+from torchyard.kubernetes.manifests.pod import GPU_PRODUCT
 from torchyard.sweeps.resource import PLURAL as SWEEPS
 
 Document = dict[str, Any]

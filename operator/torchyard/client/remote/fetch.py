@@ -19,7 +19,7 @@ from torchyard.client.remote.pod_exec import python
 from torchyard.client.remote.session import Remote
 from torchyard.client.remote.unpack import unpack
 from torchyard.kubernetes.client.errors import Gone, NotFound
-from torchyard.kubernetes.manifests import names, placement
+from torchyard.kubernetes.manifests import names, pod
 from torchyard.kubernetes.manifests.names import NON_ROOT
 from torchyard.kubernetes.manifests.pod import container_security, pod_security
 
@@ -201,7 +201,7 @@ async def _template(remote: Remote, job: TrainingJob, pods: list[str]) -> Docume
         "securityContext": pod_security(spec, NON_ROOT),
         "imagePullSecrets": [{"name": each} for each in spec.image_pull_secrets],
         "nodeSelector": dict(spec.scheduling.node_selector),
-        "tolerations": placement.asked(spec),
+        "tolerations": pod.asked(spec),
         "containers": [{"name": names.TRAINER, "image": spec.image}],
     }
 

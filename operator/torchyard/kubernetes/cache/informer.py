@@ -15,9 +15,9 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from torchyard.kubernetes.client.api import JSON, METADATA_OF_ALL, Api
+from torchyard.kubernetes.client.api import JSON, METADATA_OF_ALL, Api, version
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected, refusal
-from torchyard.kubernetes.objects import Listed, ListMeta, Seen, StatusError, WatchEvent, version
+from torchyard.kubernetes.objects import Listed, ListMeta, Seen, StatusError, WatchEvent
 from torchyard.reconcile.ports import Unavailable
 
 PAGE = 500

@@ -19,9 +19,8 @@ from torchyard.api.resource import API_VERSION, GROUP, KIND, PLURAL, VERSION, Ob
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.validation.parse import InvalidJob, parse_job
 from torchyard.api.values import rfc3339
-from torchyard.kubernetes.client.api import METADATA_OF_ALL, METADATA_OF_ONE, UNCHECKED, Api
+from torchyard.kubernetes.client.api import METADATA_OF_ALL, METADATA_OF_ONE, UNCHECKED, Api, version
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
-from torchyard.kubernetes.objects import version
 from torchyard.reconcile.loop.workqueue import WorkQueue
 from torchyard.reconcile.ports import Conflict, Key, Unavailable
 from torchyard.reconcile.status.conditions import stalled

@@ -5,10 +5,11 @@ from msgspec import Struct
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Images
 from torchyard.api.values import Time
+from torchyard.kubernetes.client.api import version
 from torchyard.kubernetes.diagnostics import container_waiting, termination
 from torchyard.kubernetes.diagnostics.node_fit import Demands, demands
 from torchyard.kubernetes.manifests import names
-from torchyard.kubernetes.objects import KubePod, ResourceLimits, version
+from torchyard.kubernetes.objects import KubePod, ResourceLimits
 from torchyard.kubernetes.provenance import Claim
 from torchyard.reconcile.observed import Pod, PodPhase
 

@@ -50,6 +50,11 @@ Observe = Callable[[str, str, int], None]
 _NAMESPACE = re.compile(r"/namespaces/([^/]+)")
 
 
+def version(resource_version: str) -> int:
+    """Return a resource version as a number: they are comparable within one resource (KEP-5504); 0 if there is none."""
+    return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
+
+
 # Several API servers differ by a little, and need not be followed in it.
 SLACK_SECONDS = 5.0
 

@@ -1,22 +1,26 @@
-"""The environment of the trainer: what a bare image lacks, our defaults, the user's own, and the contract's last."""
+"""What the containers of a pod find: variables, small files that come as variables, and volumes.
+
+Of variables, what a bare image lacks comes first, then our defaults, the user's own, and the contract's last.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchyard.api import launch
-from torchyard.api.launch import MASTER_PORT, local_procs
+from torchyard.api.launch import MASTER_PORT, is_agentless, local_procs
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec_placement import Volume
 from torchyard.api.values import amount
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.reconcile.actions import CreatePod
 
-Variable = dict[str, Any]
+Entry = dict[str, Any]
 
 
-def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Variable]:
+def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Entry]:
     """Return every variable of the trainer's container, one entry a name.
 
     What only the agent and its workers read comes in two of them, which the agent unpacks: entries of a container are
@@ -33,7 +37,7 @@ def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Variable
     ]
 
 
-def of_plain(job: TrainingJob, action: CreatePod) -> list[Variable]:
+def of_plain(job: TrainingJob, action: CreatePod) -> list[Entry]:
     """Return every variable of a container without an agent: torchrun reads its options from `PET_<OPTION>`."""
     spec = job.spec
     name = job.metadata.name
@@ -54,7 +58,7 @@ def checkpoints_of(job: str) -> str:
     return f"{names.CHECKPOINTS}/{job}"
 
 
-def listed(env: Mapping[str, str]) -> list[Variable]:
+def listed(env: Mapping[str, str]) -> list[Entry]:
     """Variables as a container lists them, each passed on verbatim."""
     return [{"name": name, "value": verbatim(value)} for name, value in env.items()]
 
@@ -140,3 +144,136 @@ def _without(taken: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]
 
 def _procs(spec: TrainingJobSpec) -> int:
     return local_procs(spec)
+
+
+PART_BYTES = 100 * 1024
+"""Linux refuses a variable of more than 128 KiB."""
+
+
+def file_variables(files: Mapping[str, str]) -> dict[str, str]:
+    """Variables from which `torchyard-agent.pyz install` writes these files (docs/protocol.md).
+
+    TORCHYARD_FILES holds names and numbers of parts, TORCHYARD_FILE_<f>_<p> part `p` of file `f`, both from 0.
+    """
+    parts = {name: list(_parts(text)) for name, text in files.items()}
+    env = {"TORCHYARD_FILES": json.dumps({name: len(pieces) for name, pieces in parts.items()})}
+    for number, pieces in enumerate(parts.values()):
+        env |= {f"TORCHYARD_FILE_{number}_{part}": piece for part, piece in enumerate(pieces)}
+    return env
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Cut at most PART_BYTES of UTF-8 at a time, never through a character."""
+    data = text.encode()
+    start = 0
+    while start < len(data):
+        end = min(start + PART_BYTES, len(data))
+        while end < len(data) and data[end] & 0xC0 == 0x80:
+            end -= 1
+        yield data[start:end].decode()
+        start = end
+
+
+_BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES = (
+    f"torchyard-{name}" for name in ("bin", "config", "run", "intake", "shm", "tmp", "checkpoints", "variables")
+)
+
+_RUN_LIMIT = "256Mi"  # reports of kilobytes, and what NCCL's flight recorder and faulthandler write about a hang
+
+
+def volumes(spec: TrainingJobSpec, site: Site) -> list[Entry]:
+    """Return the volumes of the pod: ours, then the user's."""
+    shm: Entry = {"medium": "Memory"}
+    # What lies in it counts towards the memory of the containers; without a limit there it may fill that of the node.
+    if limit := spec.resources.shm or spec.resources.memory or site.shm:
+        shm["sizeLimit"] = str(limit)
+    installed: list[Entry] = [{"name": name, "emptyDir": {}} for name in (_BIN, _CONFIG)]
+    agents: list[Entry] = [
+        {"name": _RUN, "emptyDir": {"medium": "Memory", "sizeLimit": _RUN_LIMIT}},
+        {"name": _INTAKE, "projected": {"sources": _intake(site)}},
+        *_variables(spec),
+    ]
+    plain = is_agentless(spec)
+    return [
+        *([] if plain and spec.script is None else installed),
+        *([] if plain else agents),
+        {"name": _SHM, "emptyDir": shm},
+        {"name": _TMP, "emptyDir": {}},
+        {"name": _CHECKPOINTS, **_checkpoints(spec)},
+        *({"name": volume.name, **_source(volume)} for volume in spec.volumes),
+    ]
+
+
+def installer_mounts() -> list[Entry]:
+    """Return the volume mounts of the installer."""
+    return [_mount(_BIN, names.BIN), _mount(_CONFIG, names.CONFIG)]
+
+
+def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
+    """Return the volume mounts of the trainer."""
+    installed = [_mount(_BIN, names.BIN, read_only=True), _mount(_CONFIG, names.CONFIG, read_only=True)]
+    agents = [
+        _mount(_RUN, names.RUN),
+        _mount(_INTAKE, names.INTAKE, read_only=True),
+        *(
+            _mount(each["name"], f"{names.VARIABLES}/{position}", read_only=True)
+            for position, each in enumerate(_variables(spec))
+        ),
+    ]
+    plain = is_agentless(spec)
+    return [
+        *([] if plain and spec.script is None else installed),
+        *([] if plain else agents),
+        _mount(_SHM, names.SHM),
+        _mount(_TMP, names.TMP),
+        _mount(_CHECKPOINTS, names.CHECKPOINTS),
+        *(
+            _mount(volume.name, volume.mount_path, read_only=volume.read_only or volume.claim is None)
+            for volume in spec.volumes
+        ),
+    ]
+
+
+def _variables(spec: TrainingJobSpec) -> list[Entry]:
+    """Return the sources of `envFrom` as volumes: their files name the variables that the agent compares.
+
+    A source that does not exist is what the kubelet says about the variables, not about a volume.
+    """
+    return [
+        {"name": f"{_VARIABLES}-{position}", "configMap": {"name": source.config_map, "optional": True}}
+        if source.config_map is not None
+        else {"name": f"{_VARIABLES}-{position}", "secret": {"secretName": source.secret, "optional": True}}
+        for position, source in enumerate(spec.env_from)
+    ]
+
+
+def _intake(site: Site) -> list[Entry]:
+    """Return the volume of the token, which identifies the pod, and of the CA, an annotation: no Secret is needed."""
+    ca = f"metadata.annotations['{names.INTAKE_CA}']"
+    token = {"audience": site.audience, "expirationSeconds": site.token_seconds, "path": "token"}
+    return [
+        {"serviceAccountToken": token},
+        {"downwardAPI": {"items": [{"path": "ca.crt", "fieldRef": {"fieldPath": ca}}]}},
+    ]
+
+
+def _checkpoints(spec: TrainingJobSpec) -> Entry:
+    kept = spec.checkpoint.volume
+    if kept is not None and kept.claim is not None:
+        return {"persistentVolumeClaim": {"claimName": kept.claim}}
+    if kept is not None and kept.ephemeral is not None:
+        return {"emptyDir": {"sizeLimit": str(kept.ephemeral)}}
+    return {"emptyDir": {}}
+
+
+def _source(volume: Volume) -> Entry:
+    if volume.claim is not None:
+        claim: Entry = {"claimName": volume.claim}
+        return {"persistentVolumeClaim": claim | ({"readOnly": True} if volume.read_only else {})}
+    if volume.config_map is not None:
+        return {"configMap": {"name": volume.config_map}}
+    return {"secret": {"secretName": volume.secret}}
+
+
+def _mount(name: str, path: str, *, read_only: bool = False) -> Entry:
+    return {"name": name, "mountPath": path} | ({"readOnly": True} if read_only else {})

@@ -1,11 +1,10 @@
-"""The pod of one index of a gang: its two containers, what they may do, and the small files that they start with.
+"""The pod of one index of a gang: its two containers, their privileges, and the nodes that it may run on.
 
 One container brings the agent into any image, the other trains. The pod satisfies the `restricted` Pod Security
 Standard and has a read-only root file system.
 """
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -14,13 +13,13 @@ from torchyard.api import launch
 from torchyard.api.launch import is_agentless
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.spec_placement import Volume
+from torchyard.api.spec_placement import Gpu, Topology
 from torchyard.api.status import Images
-from torchyard.api.validation.changes import configuration
 from torchyard.api.values import amount
-from torchyard.kubernetes.manifests import environment, names, placement
+from torchyard.kubernetes.manifests import environment, names
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.reconcile.actions import CreatePod
+from torchyard.reconcile.gang import configuration
 
 Manifest = dict[str, Any]
 
@@ -38,10 +37,10 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "securityContext": pod_security(spec, site.run_as),
-        "tolerations": placement.tolerations(spec, site),
+        "tolerations": tolerations(spec, site),
         **({"initContainers": [installer(job, action, site)]} if needs_installer(spec) else {}),
         "containers": [trainer(job, action, site)],
-        "volumes": pod_volumes(spec, site),
+        "volumes": environment.volumes(spec, site),
     }
     chosen: Manifest = {
         "hostname": names.gang_host(job.metadata.name, action.index) if plain else "",
@@ -49,7 +48,7 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -
         "serviceAccountName": spec.service_account_name,
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
         "schedulingGates": [{"name": name} for name in site.scheduling_gates],
-        "affinity": placement.affinity(job, action.avoid),
+        "affinity": affinity(job, action.avoid),
         "priorityClassName": spec.scheduling.priority_class,
         "nodeSelector": dict(spec.scheduling.node_selector),
     }
@@ -125,10 +124,10 @@ def installer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
         "name": names.AGENT,
         "image": (action.images or images(job, site)).agent,
         "command": ["python3", names.AGENT_ZIPAPP, "install", "--to", names.ROOT],
-        "env": environment.listed(file_variables(written)),
+        "env": environment.listed(environment.file_variables(written)),
         # Before the trainer, not beside it: the same request costs nothing, and a quota or a Guaranteed class holds.
         "resources": _resources(job.spec, site, gpus=0),
-        "volumeMounts": installer_mounts(),
+        "volumeMounts": environment.installer_mounts(),
         "securityContext": container_security(),
         "terminationMessagePath": names.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -146,7 +145,7 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
         "command": [*([] if plain else agent), *map(environment.verbatim, command)],
         "env": environment.of_plain(job, action) if plain else environment.of_trainer(job, action, site),
         "resources": _resources(spec, site, gpus=spec.gpus_per_node),
-        "volumeMounts": trainer_mounts(spec),
+        "volumeMounts": environment.trainer_mounts(spec),
         "securityContext": container_security(),
         "terminationMessagePath": names.TERMINATION_LOG,
         # The agent writes its own; where it could not even start, the kubelet takes what was printed.
@@ -197,6 +196,12 @@ def pod_security(spec: TrainingJobSpec, run_as: int | None) -> Manifest:
     return context
 
 
+def claims(spec: TrainingJobSpec) -> bool:
+    """Return whether a claim is mounted, whose files may belong to another user."""
+    kept = spec.checkpoint.volume
+    return (kept is not None and kept.claim is not None) or any(volume.claim is not None for volume in spec.volumes)
+
+
 def container_security() -> Manifest:
     """No privilege, and no way to one."""
     return {
@@ -206,142 +211,97 @@ def container_security() -> Manifest:
     }
 
 
-PART_BYTES = 100 * 1024
-"""Linux refuses a variable of more than 128 KiB."""
+# The labels of NVIDIA's GPU feature discovery.
+GPU_PRODUCT = "nvidia.com/gpu.product"
+GPU_MEMORY = "nvidia.com/gpu.memory"  # MiB
+GPU_MAJOR = "nvidia.com/gpu.compute.major"
+GPU_MINOR = "nvidia.com/gpu.compute.minor"
+_MIB = 1024 * 1024
+_NODE_LOST = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_STRONGEST = 100
 
 
-def file_variables(files: Mapping[str, str]) -> dict[str, str]:
-    """Variables from which `torchyard-agent.pyz install` writes these files (docs/protocol.md).
+def affinity(job: TrainingJob, avoid: Iterable[str] = ()) -> Manifest:
+    """Return node affinity for `gpu` and against the nodes to avoid, and pod affinity for `scheduling.topology`.
 
-    TORCHYARD_FILES holds names and numbers of parts, TORCHYARD_FILE_<f>_<p> part `p` of file `f`, both from 0.
+    Empty where none of them says anything. A node to avoid is still taken where no other one has room.
     """
-    parts = {name: list(_parts(text)) for name, text in files.items()}
-    env = {"TORCHYARD_FILES": json.dumps({name: len(pieces) for name, pieces in parts.items()})}
-    for number, pieces in enumerate(parts.values()):
-        env |= {f"TORCHYARD_FILE_{number}_{part}": piece for part, piece in enumerate(pieces)}
-    return env
+    found: Manifest = {}
+    on_nodes: Manifest = {}
+    terms = _gpu_terms(job.spec.gpu) if job.spec.gpu is not None else []
+    if terms:
+        required = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
+        on_nodes["requiredDuringSchedulingIgnoredDuringExecution"] = required
+    others = [{"weight": _STRONGEST, "preference": {"matchFields": [_is_not(node)]}} for node in avoid]
+    if others:
+        on_nodes["preferredDuringSchedulingIgnoredDuringExecution"] = others
+    if on_nodes:
+        found["nodeAffinity"] = on_nodes
+    topology = job.spec.scheduling.topology
+    if topology is not None and (closeness := _closeness(topology, job.metadata.uid)):
+        found["podAffinity"] = closeness
+    return found
 
 
-def _parts(text: str) -> Iterator[str]:
-    """Cut at most PART_BYTES of UTF-8 at a time, never through a character."""
-    data = text.encode()
-    start = 0
-    while start < len(data):
-        end = min(start + PART_BYTES, len(data))
-        while end < len(data) and data[end] & 0xC0 == 0x80:
-            end -= 1
-        yield data[start:end].decode()
-        start = end
+def tolerations(spec: TrainingJobSpec, site: Site) -> list[Manifest]:
+    """Return the tolerations of the job, and how long a pod tolerates a lost node."""
+    found = asked(spec)
+    for taint in _NODE_LOST:
+        lost = {"key": taint, "operator": "Exists", "effect": "NoExecute"}
+        found.append({**lost, "tolerationSeconds": site.lost_node_seconds})
+    return found
 
 
-Entry = dict[str, Any]
-
-_BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES = (
-    f"torchyard-{name}" for name in ("bin", "config", "run", "intake", "shm", "tmp", "checkpoints", "variables")
-)
-
-_RUN_LIMIT = "256Mi"  # reports of kilobytes, and what NCCL's flight recorder and faulthandler write about a hang
-
-
-def pod_volumes(spec: TrainingJobSpec, site: Site) -> list[Entry]:
-    """Ours, then the user's."""
-    shm: Entry = {"medium": "Memory"}
-    # What lies in it counts towards the memory of the containers; without a limit there it may fill that of the node.
-    if limit := spec.resources.shm or spec.resources.memory or site.shm:
-        shm["sizeLimit"] = str(limit)
-    installed: list[Entry] = [{"name": name, "emptyDir": {}} for name in (_BIN, _CONFIG)]
-    agents: list[Entry] = [
-        {"name": _RUN, "emptyDir": {"medium": "Memory", "sizeLimit": _RUN_LIMIT}},
-        {"name": _INTAKE, "projected": {"sources": _intake(site)}},
-        *_variables(spec),
-    ]
-    plain = is_agentless(spec)
-    return [
-        *([] if plain and spec.script is None else installed),
-        *([] if plain else agents),
-        {"name": _SHM, "emptyDir": shm},
-        {"name": _TMP, "emptyDir": {}},
-        {"name": _CHECKPOINTS, **_checkpoints(spec)},
-        *({"name": volume.name, **_source(volume)} for volume in spec.volumes),
-    ]
+def asked(spec: TrainingJobSpec) -> list[Manifest]:
+    """Return the user's tolerations, and the one GPU nodes ask for."""
+    found: list[Manifest] = []
+    for toleration in spec.scheduling.tolerations:
+        fields = {
+            "key": toleration.key,
+            "operator": toleration.operator,
+            "value": toleration.value,
+            "effect": toleration.effect,
+        }
+        seconds = toleration.toleration_seconds
+        limit: Manifest = {"tolerationSeconds": seconds} if seconds is not None else {}
+        found.append({name: value for name, value in fields.items() if value} | limit)
+    if spec.gpus_per_node:
+        found.append({"key": names.GPU, "operator": "Exists", "effect": "NoSchedule"})
+    return found
 
 
-def installer_mounts() -> list[Entry]:
-    """Return the volume mounts of the installer."""
-    return [_mount(_BIN, names.BIN), _mount(_CONFIG, names.CONFIG)]
+def _gpu_terms(gpu: Gpu) -> list[list[Manifest]]:
+    """Alternatives, each a list of demands that must all hold; none if nothing is demanded."""
+    demands: list[Manifest] = []
+    if gpu.products:
+        demands.append({"key": GPU_PRODUCT, "operator": "In", "values": list(gpu.products)})
+    if gpu.min_memory is not None and (least := -(-int(amount(gpu.min_memory)) // _MIB)) > 0:
+        demands.append(_more_than(GPU_MEMORY, least - 1))
+    if gpu.min_compute_capability is None:
+        return [demands] if demands else []
+    major, minor = map(int, gpu.min_compute_capability.split("."))
+    if minor == 0:
+        return [[*demands, _more_than(GPU_MAJOR, max(major, 1) - 1)]]
+    same = {"key": GPU_MAJOR, "operator": "In", "values": [str(major)]}
+    return [[*demands, _more_than(GPU_MAJOR, major)], [*demands, same, _more_than(GPU_MINOR, minor - 1)]]
 
 
-def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
-    """Return the volume mounts of the trainer."""
-    installed = [_mount(_BIN, names.BIN, read_only=True), _mount(_CONFIG, names.CONFIG, read_only=True)]
-    agents = [
-        _mount(_RUN, names.RUN),
-        _mount(_INTAKE, names.INTAKE, read_only=True),
-        *(
-            _mount(each["name"], f"{names.VARIABLES}/{position}", read_only=True)
-            for position, each in enumerate(_variables(spec))
-        ),
-    ]
-    plain = is_agentless(spec)
-    return [
-        *([] if plain and spec.script is None else installed),
-        *([] if plain else agents),
-        _mount(_SHM, names.SHM),
-        _mount(_TMP, names.TMP),
-        _mount(_CHECKPOINTS, names.CHECKPOINTS),
-        *(
-            _mount(volume.name, volume.mount_path, read_only=volume.read_only or volume.claim is None)
-            for volume in spec.volumes
-        ),
-    ]
+def _is_not(node: str) -> Manifest:
+    return {"key": "metadata.name", "operator": "NotIn", "values": [node]}
 
 
-def _variables(spec: TrainingJobSpec) -> list[Entry]:
-    """Return the sources of `envFrom` as volumes: their files name the variables that the agent compares.
-
-    A source that does not exist is what the kubelet says about the variables, not about a volume.
-    """
-    return [
-        {"name": f"{_VARIABLES}-{position}", "configMap": {"name": source.config_map, "optional": True}}
-        if source.config_map is not None
-        else {"name": f"{_VARIABLES}-{position}", "secret": {"secretName": source.secret, "optional": True}}
-        for position, source in enumerate(spec.env_from)
-    ]
+def _more_than(label: str, number: int) -> Manifest:
+    return {"key": label, "operator": "Gt", "values": [str(number)]}
 
 
-def claims(spec: TrainingJobSpec) -> bool:
-    """Return whether a claim is mounted, whose files may belong to another user."""
-    kept = spec.checkpoint.volume
-    return (kept is not None and kept.claim is not None) or any(volume.claim is not None for volume in spec.volumes)
+def _closeness(topology: Topology, job_uid: str) -> Manifest:
+    def near(label: str) -> Manifest:
+        return {"topologyKey": label, "labelSelector": {"matchLabels": {names.JOB_UID: job_uid}}}
 
-
-def _intake(site: Site) -> list[Entry]:
-    """Return the volume of the token, which identifies the pod, and of the CA, an annotation: no Secret is needed."""
-    ca = f"metadata.annotations['{names.INTAKE_CA}']"
-    token = {"audience": site.audience, "expirationSeconds": site.token_seconds, "path": "token"}
-    return [
-        {"serviceAccountToken": token},
-        {"downwardAPI": {"items": [{"path": "ca.crt", "fieldRef": {"fieldPath": ca}}]}},
-    ]
-
-
-def _checkpoints(spec: TrainingJobSpec) -> Entry:
-    kept = spec.checkpoint.volume
-    if kept is not None and kept.claim is not None:
-        return {"persistentVolumeClaim": {"claimName": kept.claim}}
-    if kept is not None and kept.ephemeral is not None:
-        return {"emptyDir": {"sizeLimit": str(kept.ephemeral)}}
-    return {"emptyDir": {}}
-
-
-def _source(volume: Volume) -> Entry:
-    if volume.claim is not None:
-        claim: Entry = {"claimName": volume.claim}
-        return {"persistentVolumeClaim": claim | ({"readOnly": True} if volume.read_only else {})}
-    if volume.config_map is not None:
-        return {"configMap": {"name": volume.config_map}}
-    return {"secret": {"secretName": volume.secret}}
-
-
-def _mount(name: str, path: str, *, read_only: bool = False) -> Entry:
-    return {"name": name, "mountPath": path} | ({"readOnly": True} if read_only else {})
+    found: Manifest = {}
+    if topology.required is not None:
+        found["requiredDuringSchedulingIgnoredDuringExecution"] = [near(topology.required)]
+    if topology.preferred is not None:
+        preferred = {"weight": _STRONGEST, "podAffinityTerm": near(topology.preferred)}
+        found["preferredDuringSchedulingIgnoredDuringExecution"] = [preferred]
+    return found

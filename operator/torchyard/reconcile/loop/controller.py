@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
-from torchyard.api.validation.changes import configuration
 from torchyard.reconcile.actions import CreatePod, EmitEvent, WriteStatus
+from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.loop import executor
 from torchyard.reconcile.loop.executor import MAX_IN_FLIGHT, Executor, StatusWriter
 from torchyard.reconcile.loop.workqueue import BASE_SECONDS, MAX_SECONDS, Closed, WorkQueue
