@@ -10,8 +10,7 @@ import pytest
 import trustme
 import uvloop
 
-from torchyard.agents import server
-from torchyard.agents.http import admission, tls
+from torchyard.agents.http import acceptor, admission, tls
 from torchyard.agents.http.admission import Admission, Limits
 from torchyard.agents.registry import AgentRegistry
 from torchyard.agents.server import Intake, application
@@ -87,7 +86,7 @@ class Site:
 
     @property
     def unproven(self):
-        return self.intake._admission._unproven_count
+        return self.intake._admission.unproven
 
 
 @pytest.mark.parametrize("speaks_tls", [False, True], ids=["before the handshake", "after it, without a token"])
@@ -125,8 +124,8 @@ def test_tokens_that_are_no_good_prove_nothing(loop, authority, folder):
 
 
 def test_a_handshake_that_does_not_come_is_given_up(loop, authority, folder, monkeypatch):
-    assert server.HANDSHAKE_SECONDS == 3.0
-    monkeypatch.setattr(server, "HANDSHAKE_SECONDS", 0.1)
+    assert acceptor.HANDSHAKE_SECONDS == 3.0
+    monkeypatch.setattr(acceptor, "HANDSHAKE_SECONDS", 0.1)
 
     async def check():
         site = Site(authority, folder)
@@ -159,56 +158,137 @@ def test_a_poll_that_is_held_is_proven_by_its_token(loop, authority, folder):
         loop.run(check())
 
 
-def closed():
-    """How a test sees which connections were closed, in order."""
-    found = []
-    return found, lambda name: lambda: found.append(name)
+def test_silent_connections_from_many_addresses_hold_nothing_up_and_get_no_tls(loop, authority, folder, monkeypatch):
+    """Were a place waited for until handshakes time out, the agent would not be served in this test."""
+    monkeypatch.setattr(acceptor, "HANDSHAKE_SECONDS", 600.0)
+    monkeypatch.setattr(admission, "PATIENCE_SECONDS", 0.0)
+
+    async def check():
+        site = Site(authority, folder)
+        async with site.listening(unproven=ROOM):
+            for number in range(FLOOD):
+                await site.connect(f"127.0.1.{number}")
+            assert await site.sync(await site.connect(AGENT, trust=site.trust)) == 200
+            assert not site.intake._handshakes
+            assert site.unproven <= ROOM
+
+    with loop:
+        loop.run(check())
 
 
-async def test_many_addresses_wait_for_each_other_and_none_is_cut():
+class Door:
+    """Admission on a clock of its own; notes which connections it closed, in order."""
+
+    def __init__(self, **limits):
+        self.now, self.closed = 1000.0, []
+        self.admission = Admission(Limits(**limits), lambda: self.now)
+
+    def enter(self, address, name=None, *, owed=False):
+        return self.admission.enter(address, lambda: self.closed.append(name or address), lambda: owed)
+
+    def shake(self, *addresses):
+        """Queue one connection of each address for its handshake; return the addresses in the order of their turns."""
+        for address in addresses:
+            self.admission.handshakes.add(self.enter(address))
+        return [slot.address for slot in iter(self.admission.handshakes.next, None)]
+
+
+def test_many_addresses_wait_for_each_other_and_none_is_cut():
     """As after a restart of the operator, when every agent comes back at once."""
-    taken = Admission(Limits(unproven=2))
-    ended, close = closed()
-    first = await taken.enter("a", close("a"), seconds=0)
-    await taken.enter("b", close("b"), seconds=0)
-    waiting = asyncio.create_task(taken.enter("c", close("c"), seconds=60))
-    await asyncio.sleep(0)
-    assert not waiting.done()
-    taken.prove(first)
-    assert await waiting is not None
-    assert await taken.enter("d", close("d"), seconds=0) is None
-    assert ended == []
+    door = Door(unproven=2)
+    first, _ = door.enter("a", owed=True), door.enter("b", owed=True)
+    door.now += 60
+    assert door.admission.wait("c") > 0, "both wait for the operator"
+    door.admission.prove(first)
+    assert door.admission.wait("c") == 0
+    assert door.enter("c")
+    assert door.admission.wait("d") > 0
+    assert door.closed == []
 
 
-async def test_the_oldest_of_the_greediest_address_makes_room():
-    taken = Admission(Limits(unproven=4))
-    ended, close = closed()
+def test_who_leaves_the_operator_waiting_makes_room_for_a_new_address():
+    door = Door(unproven=3)
+    slots = [door.enter("a"), door.enter("b", owed=True), door.enter("c")]
+    door.now += admission.PATIENCE_SECONDS / 2
+    door.admission.progress(slots[0])
+    assert door.admission.wait("d") > 0
+    door.now += admission.PATIENCE_SECONDS / 2
+    assert door.admission.wait("d") == 0
+    assert door.enter("d")
+    assert door.closed == ["c"]
+
+
+def test_an_address_without_handshakes_for_nothing_overtakes_those_that_had_some():
+    door = Door()
+    door.shake(*["flood"] * 40, *["few"] * 3)
+    door.now += 0.1
+    assert door.shake("flood", "few", "new") == ["new", "few", "flood"]
+    door.now += 1000
+    assert door.shake("flood", "new") == ["flood", "new"], "it is forgiven"
+
+
+def test_handshakes_of_suspects_are_paced_and_a_valid_token_clears_an_address():
+    door = Door(unproven=10_000, connections_per_address=10_000)
+    turns = door.shake(*["flood"] * 200)
+    assert 32 <= len(turns) < 60
+    assert 0 < door.admission.handshakes.wait() < 0.1
+    assert door.shake("agent") == ["agent"]
+    for _ in range(200):
+        slot = door.enter("many agents")
+        door.admission.handshakes.add(slot)
+        assert door.admission.handshakes.next() is slot
+        door.admission.prove(slot)
+
+
+@pytest.mark.parametrize(("same", "other"), [("2001:db8::1", "2001:db8::2"), ("192.0.2.1", "192.0.2.1")])
+def test_a_host_has_one_standing_whatever_addresses_it_chooses(same, other):
+    door = Door()
+    door.shake(*[same] * 2)
+    handshakes = door.admission.handshakes
+    assert handshakes.priority(other) == handshakes.priority(same) != handshakes.priority("2001:db8:0:1::1")
+    assert handshakes.priority("::ffff:192.0.2.7") == handshakes.priority("192.0.2.7") == 0
+
+
+def test_a_new_address_replaces_one_in_debt_that_waits_for_its_handshake():
+    door = Door(unproven=2)
+    door.shake("a", "b")
+    for slot in tuple(door.admission._unproven._by_step):
+        door.admission.leave(slot)
+    for address in ("a", "b"):
+        door.admission.handshakes.add(door.enter(address, owed=True))
+    assert door.admission.wait("new") == 0
+    assert door.enter("new")
+    assert door.closed == ["b"]
+
+
+def test_the_oldest_of_the_greediest_address_makes_room():
+    door = Door(unproven=4)
     for name in ("a1", "b1", "a2", "a3"):
-        assert await taken.enter(name[0], close(name), seconds=0)
-    assert await taken.enter("c", close("c"), seconds=60)
-    assert await taken.enter("a", close("a4"), seconds=60) is None, "no other address has more"
-    assert ended == ["a1"]
+        assert door.enter(name[0], name)
+    assert door.admission.wait("c") == 0
+    assert door.enter("c")
+    assert door.enter("a") is None, "no other address has more"
+    assert door.closed == ["a1"]
 
 
-async def test_proven_connections_are_never_closed_for_others():
-    taken = Admission(Limits(connections=3, connections_per_address=2))
-    ended, close = closed()
-    for number in range(2):
-        taken.prove(await taken.enter("a", close(number), seconds=0))
-    assert await taken.enter("a", close("a"), seconds=0) is None
-    taken.prove(await taken.enter("b", close("b"), seconds=0))
-    assert await taken.enter("c", close("c"), seconds=0) is None
-    assert ended == []
+def test_proven_connections_are_never_closed_for_others():
+    door = Door(connections=3, connections_per_address=2)
+    for _ in range(2):
+        door.admission.prove(door.enter("a"))
+    assert door.enter("a") is None
+    door.admission.prove(door.enter("b"))
+    assert door.enter("c") is None
+    assert door.closed == []
 
 
-async def test_a_connection_that_leaves_twice_is_counted_out_once():
-    taken = Admission(Limits(connections_per_address=1))
+def test_a_connection_that_leaves_twice_is_counted_out_once():
+    door = Door(connections_per_address=1)
     for _ in range(3):
-        slot = await taken.enter("a", lambda: None, seconds=0)
+        slot = door.enter("a")
         assert slot is not None
-        taken.leave(slot)
-        taken.leave(slot)
-    assert (taken._count, taken._unproven_count, taken._taken, taken._unproven) == (0, 0, {}, {})
+        door.admission.leave(slot)
+        door.admission.leave(slot)
+    assert (door.admission._count, door.admission.unproven, door.admission._taken) == (0, 0, {})
 
 
 @pytest.mark.parametrize(("files", "most"), [(1024, 512), (20_512, 20_000), (10**6, 20_000), (100, 64)])

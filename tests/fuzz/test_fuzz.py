@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from torchyard.agents.auth.signatures import ISSUER_PATH, KEYS_PATH, Signatures
 from torchyard.agents.auth.tokens import AUDIENCE
 from torchyard.agents.auth.tokens import read as read_claims
-from torchyard.agents.http.admission import Slot
 from torchyard.agents.http.connection import Connection, Response
+from torchyard.agents.http.slots import Slot
 from torchyard.agents.protocol import MAX_BODY_BYTES, decode
 from torchyard.agents.registry import AgentRegistry
 from torchyard.api.resource import read_job
@@ -219,7 +219,7 @@ def test_http_bytes(data, sizes):
             return Response(200, {})
 
         wire, owner = Wire(), Owner()
-        connection = Connection(handle, owner, Slot("192.0.2.1", wire.abort), max_body=MAX_BODY_BYTES)
+        connection = Connection(handle, owner, Slot("192.0.2.1", wire.abort, lambda: False), max_body=MAX_BODY_BYTES)
         connection.connection_made(wire)
         rest = data
         for size in [*sizes, len(data)]:

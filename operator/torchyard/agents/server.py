@@ -8,9 +8,7 @@ descriptor of its folder: `/proc/self/fd/N/intake.sock` is always short.
 
 import asyncio
 import contextlib
-import errno
 import functools
-import logging
 import os
 import socket
 import ssl
@@ -20,22 +18,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from torchyard.agents.http.admission import Admission, Limits, Slot
+from torchyard.agents.http.acceptor import Acceptor
+from torchyard.agents.http.admission import Admission, Limits
 from torchyard.agents.http.connection import Connection, Handle
+from torchyard.agents.http.slots import Slot
 from torchyard.agents.protocol import MAX_BODY_BYTES
 from torchyard.agents.registry import AgentRegistry, Counters
 from torchyard.agents.sync import ELSEWHERE, Authenticate, Sync
 
 SWEEP_SECONDS = 2.0
 END_SECONDS = 2.0
-HANDSHAKE_SECONDS = 3.0
-SHORTAGE_SECONDS = 0.5  # between two attempts to accept while the system lacks descriptors or memory
 BUFFER_BYTES = 64 * 1024
-BACKLOG = 4096
-"""Agents of many jobs come back at once after a restart."""
-SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -112,11 +105,12 @@ class Intake:
         if self._listener is None:
             self._listener = _bound(self._host, self.port)
             self.port = self._listener.getsockname()[1]
-        self._listener.listen(BACKLOG)
-        self._listener.setblocking(False)
-        self._acceptor = asyncio.create_task(self._accept(self._listener))
+        self._loop = asyncio.get_running_loop()
+        secure = self._tls is not None
+        counters = self._app.counters
+        self._acceptor = Acceptor(self._listener, self._admission, counters, self._begin, awaits_byte=secure)
         self._sweeper = asyncio.create_task(self._sweep())
-        await asyncio.sleep(0)  # both have started
+        await asyncio.sleep(0)  # it has started
         return self
 
     async def __aexit__(
@@ -127,9 +121,10 @@ class Intake:
 
     async def close(self) -> None:
         """Stop listening, redirect all agents, and wait briefly for open connections."""
-        for task in (self._sweeper, self._acceptor, *self._handshakes):
+        self._acceptor.close()
+        for task in (self._sweeper, *self._handshakes):
             task.cancel()
-        await asyncio.gather(self._sweeper, self._acceptor, *self._handshakes, return_exceptions=True)
+        await asyncio.gather(self._sweeper, *self._handshakes, return_exceptions=True)
         if self._listener is not None:
             self._listener.close()
         self.dismiss()
@@ -146,39 +141,20 @@ class Intake:
         for connection in tuple(self._connections):
             connection.end(ELSEWHERE)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        """Accept connections; those that are not admitted are closed at once."""
-        loop = asyncio.get_running_loop()
-        short = False
-        while True:
-            try:
-                accepted, address = await loop.sock_accept(listener)
-            except OSError as error:
-                if error.errno in SHORTAGES:
-                    if not short:
-                        _log.warning("no connection can be accepted: %s", error)
-                    short = True
-                    await asyncio.sleep(SHORTAGE_SECONDS)
-                continue
-            short = False
-            peer = str(address[0]) if isinstance(address, tuple) else ""
-            slot = await self._admission.enter(peer, functools.partial(_cut, accepted), seconds=HANDSHAKE_SECONDS)
-            if slot is None:
-                self._app.counters.turned_away += 1
-                accepted.close()
-                continue
-            task = loop.create_task(self._open(accepted, slot))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+    def _begin(self, accepted: socket.socket, slot: Slot, seconds: float) -> None:
+        """Start on an admitted connection, whose handshake may take so many seconds."""
+        task = self._loop.create_task(self._open(accepted, slot, seconds))
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
 
-    async def _open(self, accepted: socket.socket, slot: Slot) -> None:
-        """Start TLS and then HTTP on an accepted connection."""
+    async def _open(self, accepted: socket.socket, slot: Slot, seconds: float) -> None:
+        """Start TLS and then HTTP on an admitted connection."""
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
+            await self._loop.connect_accepted_socket(
                 functools.partial(Connection, self._app.handle, self, slot, max_body=MAX_BODY_BYTES),
                 accepted,
                 ssl=self._tls,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if self._tls else None,
+                ssl_handshake_timeout=seconds if self._tls else None,
                 ssl_shutdown_timeout=END_SECONDS if self._tls else None,
             )
         except OSError:  # also of TLS: an error of the peer
@@ -192,7 +168,9 @@ class Intake:
 
     def opened(self, connection: Connection) -> None:
         """Count a connection that has completed its handshake."""
-        connection.slot.close = connection.abort
+        slot = connection.slot
+        slot.close, slot.is_owed = connection.abort, functools.partial(_is_owed, connection, slot.is_owed)
+        self._admission.progress(slot)
         self._connections.add(connection)
 
     def proven(self, connection: Connection) -> None:
@@ -233,10 +211,9 @@ def _bound(host: str, port: int) -> socket.socket:
     return socket.create_server(address[:2], family=family)
 
 
-def _cut(accepted: socket.socket) -> None:
-    """Close a connection during its handshake."""
-    with contextlib.suppress(OSError):
-        accepted.shutdown(socket.SHUT_RDWR)
+def _is_owed(connection: Connection, has_sent: Callable[[], bool]) -> bool:
+    """Return whether the peer waits for this process: for an answer, or for its bytes to be read."""
+    return connection.is_answering or has_sent()
 
 
 @contextlib.asynccontextmanager

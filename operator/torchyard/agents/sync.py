@@ -4,8 +4,9 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 
-from torchyard.agents.http.admission import Buckets, Limits
+from torchyard.agents.http.admission import Limits
 from torchyard.agents.http.connection import Request, Response
+from torchyard.agents.http.slots import Buckets
 from torchyard.agents.protocol import decode, without_figures
 from torchyard.agents.registry import AgentRegistry, SupersededError
 

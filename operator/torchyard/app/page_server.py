@@ -14,6 +14,9 @@ from typing import cast
 from aiohttp import web
 from msgspec import Struct
 
+BACKLOG = 1024
+"""Connections that wait to be accepted: with the default of 100, a flood makes the system drop the kubelet's."""
+
 _silent = logging.getLogger(f"{__name__}.access")
 _silent.disabled = True
 
@@ -109,7 +112,7 @@ async def served(
         assert handlers is not None
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(
-            lambda: _Bounded(handlers, connections, limits.seconds), host, port, reuse_address=True
+            lambda: _Bounded(handlers, connections, limits.seconds), host, port, reuse_address=True, backlog=BACKLOG
         )
         try:
             yield listener.sockets[0].getsockname()[1]

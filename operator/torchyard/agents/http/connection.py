@@ -17,7 +17,7 @@ import httptools
 import msgspec
 from msgspec import Struct
 
-from torchyard.agents.http.admission import Slot
+from torchyard.agents.http.slots import Slot
 
 MAX_PATH_BYTES = 1024
 MAX_HEAD_BYTES = 24 * 1024
@@ -135,6 +135,11 @@ class Connection(asyncio.BufferedProtocol):
         self._forget()
         self.deadline = self._loop.time() + REQUEST_SECONDS
         self.peer = ""
+
+    @property
+    def is_answering(self) -> bool:
+        """Return whether a complete request is being answered."""
+        return self._task is not None
 
     def end(self, response: Response | None = None) -> None:
         """Close the connection; `response` answers a request in progress."""
