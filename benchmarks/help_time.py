@@ -16,8 +16,8 @@ import msgspec
 
 from torchyard.api.resource import read_job
 from torchyard.api.status import State, TrainingJobStatus
-from torchyard.local.run import write_status_file
-from torchyard.local.runs import create_run, run_folder
+from torchyard.local.run import run_folder, write_status_file
+from torchyard.local.runs import create_run
 
 LIMITS_MS = {"torchyard --help": 150.0, "torchyard ps": 80.0}
 PROGRAM = str(Path(sys.executable).with_name("torchyard"))

@@ -8,6 +8,7 @@ import pytest
 from tests.cli.conftest import EXECUTABLE, CommandLine
 
 from torchyard.cli.commands.completion import candidates
+from torchyard.cli.main import COMMANDS, parser_of
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def runs(torchyard: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine
     ],
 )
 def test_candidates(runs: CommandLine, words: list[str], found: list[str]) -> None:
-    assert candidates(words) == found
+    assert candidates(words, COMMANDS, parser_of) == found
 
 
 def test_bash_completes_with_the_script(runs: CommandLine) -> None:

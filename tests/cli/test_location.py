@@ -3,10 +3,10 @@
 import pytest
 
 from torchyard.api.resource import read_job
-from torchyard.cli.command_table import parser_of
-from torchyard.cli.main import command_first
+from torchyard.cli.main import command_first, parser_of
 from torchyard.client.location import on_cluster
-from torchyard.local.runs import create_run, run_folder
+from torchyard.local.run import run_folder
+from torchyard.local.runs import create_run
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.support.cli.cluster import JOB, cluster, pod
 
 from torchyard.api.status import TrainingJobStatus
 from torchyard.app.log_format import FORMAT, SafeFormatter
-from torchyard.cli.command_table import COMMANDS
+from torchyard.cli.main import COMMANDS
 from torchyard.cli.output import SafeStream, console, escaped
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\x9b31m\x7f\u202eevil[/x][link=file:///x]:bomb:\r\x00"

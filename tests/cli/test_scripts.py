@@ -11,8 +11,8 @@ from torchyard.api.names import derived_name
 from torchyard.api.resource import status_document
 from torchyard.api.spec import MAX_SCRIPT_BYTES
 from torchyard.api.validation.validate import validate_file
-from torchyard.cli.command_table import parser_of
 from torchyard.cli.commands.job_options import options_of, requested
+from torchyard.cli.main import parser_of
 from torchyard.cli.output import say
 from torchyard.client.errors import TorchYardError
 from torchyard.client.start import RequestedJob, start

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from torchyard.api.resource import read_job
-from torchyard.cli.command_table import COMMANDS
-from torchyard.local.runs import create_run, run_folder
+from torchyard.cli.main import COMMANDS
+from torchyard.local.run import run_folder
+from torchyard.local.runs import create_run
 
 HEAVY = {"torch", "kopf", "kubernetes", "aiohttp", "yaml", "jsonschema", "asyncio"}
 FOR_COMMANDS = {"typer", "click", "pydantic", "msgspec", "rich"}

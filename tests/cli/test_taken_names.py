@@ -9,8 +9,8 @@ from tests.cli.conftest import CommandLine
 from tests.support.cli.recorded import FAILED, RUNNING, SUCCEEDED
 
 from torchyard.api.resource import status_document
-from torchyard.cli.command_table import parser_of
 from torchyard.cli.commands.job_options import options_of, requested
+from torchyard.cli.main import parser_of
 from torchyard.cli.output import say
 from torchyard.cli.views.outcome import outcome_of
 from torchyard.client.start import RequestedJob, start

@@ -17,8 +17,8 @@ from torchyard.api.resource import read_job
 from torchyard.local import controller, events, record, run
 from torchyard.local.cluster import LocalCluster
 from torchyard.local.controller import run_job
-from torchyard.local.run import write_atomic
-from torchyard.local.runs import create_run, is_controlled, remove_run
+from torchyard.local.run import is_controlled, write_atomic
+from torchyard.local.runs import create_run, remove_run
 from torchyard.reconcile.actions import EmitEvent
 
 SLEEP = {

@@ -11,8 +11,7 @@ import pytest
 
 from torchyard.local import record
 from torchyard.local.process import carrying
-from torchyard.local.run import RunFolder, events, read_run
-from torchyard.local.runs import is_controlled
+from torchyard.local.run import RunFolder, events, is_controlled, read_run
 
 pytestmark = pytest.mark.e2e
 

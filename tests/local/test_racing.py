@@ -9,8 +9,8 @@ import pytest
 
 from torchyard.api.resource import read_job
 from torchyard.local import run
-from torchyard.local.run import RunFolder, take_lock
-from torchyard.local.runs import control, create_run, discard_run, list_runs, run_folder
+from torchyard.local.run import RunFolder, run_folder, take_lock
+from torchyard.local.runs import control, create_run, discard_run, list_runs
 
 TERMINALS = 4
 ROUNDS = 12
@@ -19,7 +19,8 @@ TERMINAL = """
 import json, sys
 from pathlib import Path
 from torchyard.api.resource import read_job
-from torchyard.local.runs import RunBusyError, create_run, run_folder
+from torchyard.local.run import run_folder
+from torchyard.local.runs import RunBusyError, create_run
 
 job = read_job({"metadata": {"name": "any"}, "spec": {"script": "pass"}})
 print(json.dumps("here"), flush=True)

@@ -16,7 +16,7 @@ from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.values import Time, rfc3339
 from torchyard.local import run
 from torchyard.local.record import POD_MARK, PodRecord, loopback_address, write
-from torchyard.local.run import RunFolder, take_lock
+from torchyard.local.run import RunFolder, is_controlled, run_folder, take_lock
 from torchyard.local.runs import (
     KEPT_ASIDE,
     SOURCE_FOLDER,
@@ -25,10 +25,8 @@ from torchyard.local.runs import (
     control,
     create_run,
     expire_runs,
-    is_controlled,
     list_runs,
     log_files,
-    run_folder,
     suspend_run,
 )
 

@@ -1,19 +1,67 @@
-"""The entry point: find the command, run it, turn what goes wrong into a sentence and an exit code.
+"""The entry point: the table of commands; find one, run it, turn what goes wrong into a sentence and an exit code.
 
 Next to nothing is imported before a command is known, so that `torchyard --help` answers in tens of milliseconds.
 """
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
-from torchyard.cli.command_table import COMMANDS, PROGRAM, command_of, parser_of
 from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
 from torchyard.cli.output import filter_streams, flush_stderr, say
 from torchyard.client.errors import InvalidJobError, TorchYardError
 from torchyard.version import __version__
 
+if TYPE_CHECKING:
+    from torchyard.cli.arguments import Parser
+
+PROGRAM = "torchyard"
 BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for a program whose reader went away
+
+
+class Command(NamedTuple):
+    """Where a command lives: `module` of `torchyard.cli.commands` has a function of the command's name.
+
+    That function carries the command out; `NAME_arguments(parser)` declares its command line.
+    """
+
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {
+    "run": Command("run", "Run a job file on this machine and watch it."),
+    "submit": Command("submit", "Submit a job file to a cluster."),
+    "validate": Command("validate", "Check job files without running them."),
+    "plan": Command("plan", "Tell how much memory a job will need, and whether it fits."),
+    "sweep": Command("sweep", "Show what a sweep found: its trials, the best one, a report."),
+    "ps": Command("inspect", "List jobs."),
+    "status": Command("inspect", "Show what a job is doing."),
+    "explain": Command("inspect", "Explain why a job is where it is, and what to do."),
+    "logs": Command("inspect", "Show the output of a job's ranks."),
+    "diff": Command("inspect", "Show in what two jobs differ: specification, code, packages, metrics."),
+    "events": Command("inspect", "Show what happened to a job."),
+    "wait": Command("inspect", "Wait until a job is over, or got somewhere else."),
+    "fetch": Command("collect", "Bring a file or folder of a job home: its export, its weights, its curves."),
+    "stacks": Command("collect", "Show where each rank of a running job stands: the stacks of its threads."),
+    "profile": Command("collect", "Record some steps of a running job: a trace, or its memory."),
+    "stop": Command("lifecycle", "Save a run of this machine and stop it."),
+    "suspend": Command("lifecycle", "Save a job and give its pods up."),
+    "resume": Command("lifecycle", "Go on with a job that was stopped, suspended or interrupted."),
+    "rm": Command("lifecycle", "Delete a run of this machine with its logs and checkpoints."),
+    "delete": Command("lifecycle", "Delete a job with its pods."),
+    "gpus": Command("gpus", "List the GPUs of this machine, or choose among them."),
+    "chat": Command("chat", "Talk to a language model: a checkpoint or export of a run, or a folder."),
+    "dataset": Command("dataset", "Show what a dataset holds, and look for bad data."),
+    "doctor": Command("doctor", "Look at a cluster: is all there that jobs need?"),
+    "demo": Command("demo", "Train a small model on two local nodes and show what it learned."),
+    "operator": Command("operator", "Look after the TrainingJobs of a cluster."),
+    "crd": Command("operator", "Print the CustomResourceDefinition of TrainingJob."),
+    "completion": Command("completion", "Print the completion script of a shell."),
+    "version": Command("operator", "Print the version."),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,7 +132,7 @@ def dispatch(words: list[str]) -> int:
     if name == "__complete":
         from torchyard.cli.commands.completion import candidates
 
-        print("\n".join(candidates(rest)))
+        print("\n".join(candidates(rest, COMMANDS, parser_of)))
         return SUCCEEDED
     if name not in COMMANDS:
         import difflib
@@ -98,6 +146,32 @@ def dispatch(words: list[str]) -> int:
     except SystemExit:  # --help has been printed
         return SUCCEEDED
     return int(command_of(name)(**values))
+
+
+def command_of(name: str) -> Callable[..., int]:
+    """Return the function that carries a command out; only its module is imported."""
+    function: Callable[..., int] = getattr(_module_of(name), name)
+    return function
+
+
+def parser_of(name: str) -> "Parser":
+    """Return the parser of one command."""
+    from torchyard.cli.arguments import Parser
+
+    parser = Parser(prog=f"{PROGRAM} {name}", description=dedented(command_of(name).__doc__ or ""))
+    getattr(_module_of(name), f"{name}_arguments")(parser)
+    return parser
+
+
+def _module_of(name: str) -> ModuleType:
+    from importlib import import_module
+
+    return import_module(f"torchyard.cli.commands.{COMMANDS[name].module}")
+
+
+def dedented(text: str) -> str:
+    """Return a docstring without the indentation of its later lines."""
+    return "\n".join(line.removeprefix("    ") for line in text.strip().splitlines())
 
 
 def command_first(words: list[str]) -> list[str]:

@@ -20,8 +20,7 @@ from torchyard.client.location import HERE, Location, location_of, opened
 from torchyard.client.metrics import FILE, MetricsTable, table_of
 from torchyard.client.metrics import MAX_SIZE as MAX_METRICS
 from torchyard.client.request import Arguments, Target, requested
-from torchyard.local.run import Event
-from torchyard.local.runs import run_folder
+from torchyard.local.run import Event, run_folder
 
 STOPPING_SECONDS = 0.1
 OF_USERS = ("name", "namespace", "labels", "annotations")

@@ -16,8 +16,8 @@ from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.client.local_logs import RankLog, log_files
 from torchyard.local.keeper import stat_fields
 from torchyard.local.record import Running, read
-from torchyard.local.run import Event, RunFolder, events, is_locked, read_run
-from torchyard.local.runs import expire_run, is_controlled, list_runs, remove_run, run_folder, suspend_run
+from torchyard.local.run import Event, RunFolder, events, is_controlled, is_locked, read_run, run_folder
+from torchyard.local.runs import expire_run, list_runs, remove_run, suspend_run
 from torchyard.local.sweeps import is_sweep
 
 if TYPE_CHECKING:
@@ -48,14 +48,17 @@ class LocalBackend:
     async def inspect(self, name: str) -> "tuple[Kept, JobDetails]":
         """Return a run with what its workers reported last, and its processes."""
         from torchyard.client.job_details import JobDetails, Processes
-        from torchyard.client.ranks import freshen, ranks_of, read_reports
 
         run = load(find(name))
-        going_on = run.controlled or run.detached
-        reports = read_reports(run.folder.pods, run.job.status.round) if going_on else []
-        processes = Processes(is_controlled(run.folder), living_processes(run.folder.pods) if going_on else [])
+        folder = run.folder
+        if not (run.controlled or run.detached):  # nothing reports
+            return kept(run), JobDetails((), folder.path, Processes(is_controlled(folder), []))
+        from torchyard.client.ranks import freshen, ranks_of, read_reports
+
+        reports = read_reports(folder.pods, run.job.status.round)
+        processes = Processes(is_controlled(folder), living_processes(folder.pods))
         fresh = kept(run._replace(job=freshen(run.job, reports)))
-        return fresh, JobDetails(ranks_of(reports), run.folder.path, processes)
+        return fresh, JobDetails(ranks_of(reports), folder.path, processes)
 
     async def jobs(self, *, everywhere: bool = False) -> list[Kept | Unreadable]:  # noqa: ARG002 -- no namespaces here
         """Return the runs, newest first, then those that are damaged; one whose TTL is over is deleted."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from torchyard.api.launch import is_agentless
 from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob, status_document, with_columns
 from torchyard.api.status import Images, TrainingJobStatus
@@ -143,7 +144,8 @@ class KubeCluster:
         signature = self.provenance.sign(job.metadata.namespace, job.metadata.uid, action.name)
         manifest = pod_manifest(job, action, self.site, signature)
         try:
-            await self._companions.ensure(job, self.site)
+            if self.site.network_peers is not None or is_agentless(job.spec):
+                await self._companions.ensure(job, self.site)
             answer = await self._api.request(
                 "POST", _pods(job), params=UNCHECKED, body=manifest, accept=METADATA_OF_ONE
             )
@@ -284,7 +286,7 @@ class KubeCluster:
 
         The status is out of reach of those who may create pods and jobs, and outlives every key.
         """
-        if self.provenance.verifies(record.claim):
+        if self.provenance.verifies(record.uid, record.claim):
             return True
         job = self.jobs.get((record.namespace, record.job_name))
         same = job is not None and job.metadata.uid == record.job_uid

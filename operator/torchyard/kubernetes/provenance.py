@@ -73,11 +73,12 @@ class Provenance:
         self._accepted[uid] = True
         self._spend(signature, uid)
 
-    def verifies(self, claim: Claim) -> bool:
-        """Return whether the operator created this pod."""
-        accepted = self._accepted.get(claim.uid)
+    def verifies(self, uid: str, claim_of: Callable[[], Claim]) -> bool:
+        """Return whether the operator created the pod of this uid; `claim_of` is called if it was not checked yet."""
+        accepted = self._accepted.get(uid)
         if accepted is None:
-            accepted = self._accepted[claim.uid] = self._is_signed(claim) and self._is_first(claim)
+            claim = claim_of()
+            accepted = self._accepted[uid] = self._is_signed(claim) and self._is_first(claim)
         return accepted
 
     def forget(self, uid: str) -> None:

@@ -79,6 +79,16 @@ class RunFolder(Struct, frozen=True):
         return self.path / "cache"
 
 
+def home_folder() -> Path:
+    """`$TORCHYARD_HOME`, `~/.torchyard` without it."""
+    return Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser().absolute()
+
+
+def run_folder(name: str, home: Path | None = None) -> RunFolder:
+    """Return the folder of the run with this name, whether there is one or not."""
+    return RunFolder((home or home_folder()) / "runs" / name)
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace a file: a reader, or a crash at any moment, finds the old content or the new one, never a mixture.
 
@@ -155,6 +165,15 @@ def is_locked(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def is_controlled(folder: RunFolder) -> int | None:
+    """Return the pid of the process that controls the run, 0 if it is not recorded yet; None if there is none."""
+    if not is_locked(folder.lock_file):
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        return int(folder.lock_file.read_text())
+    return 0
 
 
 def _open_lock(path: Path) -> int:

@@ -25,7 +25,8 @@ from torchyard.local.run import (
     change_job,
     edit_job,
     editing,
-    is_locked,
+    home_folder,
+    is_controlled,
     read_run,
     take_lock,
     write_job,
@@ -95,16 +96,6 @@ class LogFile(NamedTuple):
     pod: str
     rank: int | None
     path: Path
-
-
-def home_folder() -> Path:
-    """`$TORCHYARD_HOME`, `~/.torchyard` without it."""
-    return Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser().absolute()
-
-
-def run_folder(name: str, home: Path | None = None) -> RunFolder:
-    """Return the folder of the run with this name, whether there is one or not."""
-    return RunFolder((home or home_folder()) / "runs" / name)
 
 
 def list_runs(home: Path | None = None) -> list[RunFolder]:
@@ -235,15 +226,6 @@ def remove_run(folder: RunFolder) -> None:
                 with contextlib.suppress(NoRunError):
                     edit_job(folder, lambda job: _deleted(job) if job.metadata.uid == doomed.metadata.uid else job)
             time.sleep(ASKING_SECONDS)
-
-
-def is_controlled(folder: RunFolder) -> int | None:
-    """Return the pid of the process that controls the run, 0 if it is not recorded yet; None if there is none."""
-    if not is_locked(folder.lock_file):
-        return None
-    with contextlib.suppress(OSError, ValueError):
-        return int(folder.lock_file.read_text())
-    return 0
 
 
 @contextlib.contextmanager

@@ -13,8 +13,7 @@ from torchyard.api.launch import local_procs
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
 from torchyard.local.controller import run_job
-from torchyard.local.run import Event
-from torchyard.local.runs import run_folder
+from torchyard.local.run import Event, run_folder
 from torchyard.local.sweeps import create_trial, edit_trial, trial_jobs
 from torchyard.sweeps.decide import Action, Create, Finish, Promote, Stop, decide
 from torchyard.sweeps.outcomes import Trial

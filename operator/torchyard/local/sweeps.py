@@ -16,8 +16,17 @@ from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.values import DNS_LABEL_PATTERN, Duration, Time
-from torchyard.local.run import RunFolder, edit_job, read_run, take_lock, write_atomic, write_status_file
-from torchyard.local.runs import SOURCE_FOLDER, create_run, home_folder, remove_run, run_folder
+from torchyard.local.run import (
+    RunFolder,
+    edit_job,
+    home_folder,
+    read_run,
+    run_folder,
+    take_lock,
+    write_atomic,
+    write_status_file,
+)
+from torchyard.local.runs import SOURCE_FOLDER, create_run, remove_run
 from torchyard.sweeps.codec import read_sweep, sweep_document
 from torchyard.sweeps.resource import SWEEP_UID, TrainingSweep, TrialRecord, Unit, trial_name
 from torchyard.sweeps.spec import MAX_TRIALS, MAY_CHANGE

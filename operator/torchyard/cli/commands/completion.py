@@ -4,10 +4,9 @@ The scripts ask `torchyard __complete WORD...` for the candidates of the last wo
 """
 
 from argparse import Action, ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from torchyard.cli.arguments import RUN_NAME, SEPARATOR, SWEEP_NAME
-from torchyard.cli.command_table import COMMANDS, parser_of
 from torchyard.cli.errors import SUCCEEDED
 from torchyard.client.location import run_names
 
@@ -59,15 +58,23 @@ def completion(shell: str) -> int:
     return SUCCEEDED
 
 
-def candidates(words: Sequence[str]) -> list[str]:
-    """Return how the last of `words` (all after the program's name) may be completed; empty: a file name, or not."""
+def candidates(
+    words: Sequence[str], commands: Collection[str], parser_of: Callable[[str], ArgumentParser]
+) -> list[str]:
+    """Return how the last of `words` may be completed; empty: with a file name, if at all.
+
+    Args:
+        words: all after the program's name.
+        commands: names of the commands.
+        parser_of: returns the parser of one command.
+    """
     *before, current = words or [""]
     before = [word for word in before if word != "--debug"]
     if SEPARATOR in before:
         return []  # words of the user's program
     if not before:
-        found = [*COMMANDS, "--help", "--version", "--debug"]
-    elif before[0] not in COMMANDS:
+        found = [*commands, "--help", "--version", "--debug"]
+    elif before[0] not in commands:
         found = []
     else:
         found = of_command(parser_of(before[0]), before[1:], current)

@@ -36,9 +36,8 @@ def render(kept: Kept, details: JobDetails, now: float, flags: str = "") -> Rend
     ]
     if any(attempt.reason or attempt.cause for attempt in job.status.attempts):
         parts += [Text(), attempts(job.status.attempts)]
-    said = last_lines(job) if job.status.state != State.SUCCEEDED else []
-    if said:
-        parts += [Text(), Text(said[0], style="dim"), *map(Text, said[1:])]
+        said = last_lines(job) if job.status.state != State.SUCCEEDED else []
+        parts += [Text(), Text(said[0], style="dim"), *map(Text, said[1:])] if said else []
     if details.folder is not None:
         parts += [Text(), places(details.folder, details.processes)]
         following = next_command_here(job, kept.controlled)

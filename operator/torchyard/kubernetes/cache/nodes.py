@@ -52,8 +52,9 @@ class Nodes:
     ) -> None:
         self.known: tuple[Node, ...] = ()
         """All nodes, as they were when it was last asked to read them."""
+        self.lost: set[str] = set()
+        """Names of the nodes that are known not to be ready."""
         self._api, self._suspicion, self._changed, self._measured = api, suspicion, changed, measured
-        self._lost: set[str] = set()
         self._followed: dict[str, asyncio.Task[None]] = {}
         self._calm: dict[str, asyncio.Event] = {}  # nodes that were well: set to read them before it is time
         self._measuring: asyncio.Task[None] | None = None
@@ -62,10 +63,6 @@ class Nodes:
         self._page = msgspec.json.Decoder(Listed[Node])
         self._read = float("-inf")
         self._refused = self._rests = False
-
-    def lost(self, name: str) -> bool:
-        """Return whether this node is known not to be ready."""
-        return name in self._lost
 
     def look(self, name: str) -> None:
         """Read this node soon: something depends on it."""
@@ -101,14 +98,14 @@ class Nodes:
         while (marked := self._suspicion(name)) is not None:
             async with self._at_once:
                 lost = await self._is_lost(name, marked=marked)
-            if lost is not None and lost != (name in self._lost):
-                (self._lost.add if lost else self._lost.discard)(name)
+            if lost is not None and lost != (name in self.lost):
+                (self.lost.add if lost else self.lost.discard)(name)
                 _log.warning("node %s %s", name, "is not ready" if lost else "is ready again")
                 self._changed(name)
             pause = LOOK_SECONDS if marked or lost or lost is None else min(2 * pause, SLOWEST_SECONDS)
             await self._rest(name, pause)
-        if name in self._lost:
-            self._lost.discard(name)
+        if name in self.lost:
+            self.lost.discard(name)
             self._changed(name)
 
     async def _rest(self, name: str, seconds: float) -> None:

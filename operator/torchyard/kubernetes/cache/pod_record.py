@@ -46,9 +46,8 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     asked: ResourceLimits = ResourceLimits()
     demands: Demands | None = None  # on the labels and taints of nodes; kept while none will have it
 
-    @property
     def claim(self) -> Claim:
-        """Its claim of origin."""
+        """Return its claim of origin."""
         return Claim(self.namespace, self.job_uid, self.pod.name, self.uid, self.pod.created, self.signature)
 
     def suspects_node(self, now: float) -> bool:

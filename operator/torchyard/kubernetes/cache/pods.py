@@ -287,7 +287,7 @@ class Pods:
             pod = replace(pod, reason="", message="")  # another lookup follows at once, and would be rate-limited
         elif record.demands is not None and self._nodes.known:
             pod = self._explained(record, record.demands)
-        return replace(pod, phase="Unknown") if self._nodes.lost(pod.node) else pod
+        return replace(pod, phase="Unknown") if pod.node in self._nodes.lost else pod
 
     def _explained(self, record: PodRecord, demands: Demands) -> Pod:
         """Return the message with names and figures of what the scheduler only counts."""

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
+from torchyard.api.status import Images
 from torchyard.reconcile.actions import CreatePod, EmitEvent, WriteStatus
 from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.loop import executor
@@ -32,6 +33,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     backoff_base: float = BASE_SECONDS
     backoff_most: float = MAX_SECONDS
     resync: float = 60.0  # each job is reconciled this often even if all its events were lost
+
+
+class Derived(Struct, frozen=True, kw_only=True):
+    """The parts of a view that follow from the spec of the job."""
+
+    configuration: str
+    images: Images | None
+    files_stay: bool
 
 
 class Controller:
@@ -64,7 +73,7 @@ class Controller:
         self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
         self._known: dict[Key, tuple[str, float]] = {}  # job uid, first reconcile in this process
-        self._configurations: dict[Key, tuple[tuple[str, int], str]] = {}  # by uid and generation
+        self._derived: dict[Key, tuple[tuple[str, int], Derived]] = {}  # with uid and generation
         self._refusals = Refusals(clock)
         self._taken: set[str] = set()  # uids of jobs whose pods' names are taken
         self._silent: dict[Key, str] = {}  # last problem that was logged
@@ -93,7 +102,7 @@ class Controller:
         job = self._cluster.job(key)
         if job is None:
             uid, _ = self._known.pop(key, ("", 0.0))
-            self._configurations.pop(key, None)
+            self._derived.pop(key, None)
             self._writer.forget(uid)
             self._refusals.forget(uid)
             self._taken.discard(uid)
@@ -127,6 +136,7 @@ class Controller:
             self._known[job.key] = (job.metadata.uid, since)
         pods = self._cluster.pods(job.metadata.uid)
         uids = {pod.uid for pod in pods} | set(job.status.rendezvous.members) - {""}
+        derived = self._of_spec(job)
         return View(
             job=job,
             pods=pods,
@@ -137,19 +147,24 @@ class Controller:
             term=self._began,
             refusal=self._refusals.of(job),
             name_taken=job.metadata.uid in self._taken,
-            configuration=self._configuration(job),
+            configuration=derived.configuration,
+            images=derived.images,
+            files_stay=derived.files_stay,
+        )
+
+    def _of_spec(self, job: TrainingJob) -> Derived:
+        """Return what follows from the spec, computed once for each generation."""
+        version = (job.metadata.uid, job.metadata.generation)
+        known = self._derived.get(job.key)
+        if known is not None and known[0] == version:
+            return known[1]
+        derived = Derived(
+            configuration=configuration(job.spec),
             images=self._cluster.images(job),
             files_stay=self._cluster.keeps_files(job),
         )
-
-    def _configuration(self, job: TrainingJob) -> str:
-        """Return the digest of the spec, computed once for each generation."""
-        version = (job.metadata.uid, job.metadata.generation)
-        known, digest = self._configurations.get(job.key, (("", 0), ""))
-        if known != version:
-            digest = configuration(job.spec)
-            self._configurations[job.key] = (version, digest)
-        return digest
+        self._derived[job.key] = (version, derived)
+        return derived
 
     async def _work(self) -> None:
         while True:
