@@ -2,7 +2,10 @@
 
 import pytest
 import torch
+from torch.nn import functional
 
+from torchyard_trainers.core import losses
+from torchyard_trainers.core.device import as_on_gpu
 from torchyard_trainers.core.losses import IGNORE, linear_cross_entropy
 from torchyard_trainers.core.memory.limits import HostMemory, hold_to, memory_left
 from torchyard_trainers.core.parallel import strategy_by_memory
@@ -99,30 +102,45 @@ def test_auto_takes_the_strategy_that_communicates_least_and_fits(parameters, wo
     assert strategy_by_memory(16 * int(parameters), 80 * 10**9, world, local) == strategy
 
 
-@pytest.mark.parametrize(("dtype", "near"), [(torch.float32, 1e-6), (torch.bfloat16, 1e-2), (torch.float16, 2e-3)])
-def test_the_loss_of_an_output_layer_is_the_cross_entropy_of_its_logits(dtype, near):
+@pytest.mark.parametrize(
+    ("dtype", "on_gpu", "near"),
+    [
+        (torch.float32, False, 1e-6),
+        (torch.float32, True, 1e-6),
+        (torch.bfloat16, False, 1e-2),
+        (torch.bfloat16, True, 2e-2),
+        (torch.float16, False, 2e-3),
+    ],
+)
+@pytest.mark.parametrize("targets", [64, 65, 3])
+def test_the_loss_of_an_output_layer_is_the_cross_entropy_of_its_logits(dtype, on_gpu, near, targets, monkeypatch):
+    monkeypatch.setattr(losses, "CHUNK_ON_GPU", 20_000)  # 20 targets
     torch.manual_seed(0)
-    hidden, head = torch.randn(64, 32, requires_grad=True), torch.randn(1000, 32, requires_grad=True)
-    target = torch.randint(0, 1000, (64,))
+    leaves = [torch.randn(shape, requires_grad=True) for shape in ((targets, 32), (1000, 32), (1000,))]
+    hidden, head, bias = leaves
+    target = torch.randint(0, 1000, (targets,))
     target[::7] = IGNORE
-    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
-        loss = linear_cross_entropy(hidden, head, target)
-    gradients = torch.autograd.grad(loss, (hidden, head))
-    plain = torch.nn.functional.cross_entropy(hidden @ head.T, target, reduction="sum", ignore_index=IGNORE)
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32), as_on_gpu(wanted=on_gpu):
+        loss = linear_cross_entropy(hidden, head, target, bias)
+    gradients = torch.autograd.grad(0.3 * loss, leaves)
+    plain = functional.cross_entropy(hidden @ head.T + bias, target, reduction="sum", ignore_index=IGNORE)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(plain.item(), rel=near)
-    for ours, exact in zip(gradients, torch.autograd.grad(plain, (hidden, head)), strict=True):
+    for ours, exact in zip(gradients, torch.autograd.grad(0.3 * plain, leaves), strict=True):
+        assert ours.dtype == torch.float32
         assert (ours - exact).abs().max() < near * exact.abs().max()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_logits_of_a_large_vocabulary_are_never_there_at_once(dtype):
+@pytest.mark.parametrize(("dtype", "on_gpu"), [(torch.float32, False), (torch.bfloat16, False), (torch.bfloat16, True)])
+def test_the_logits_of_a_large_vocabulary_are_never_there_at_once(dtype, on_gpu, monkeypatch):
+    monkeypatch.setattr(losses, "CHUNK_ON_GPU", losses.CHUNK_ON_CPU // 2)  # its logits are there twice
     from torch.distributed._tools.mem_tracker import MemTracker
 
     hidden, head = torch.randn(512, 32, requires_grad=True), torch.randn(20_000, 32, requires_grad=True)
     tracker = MemTracker()
     tracker.track_external(hidden, head)
-    with tracker, torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+    in_half = torch.autocast("cpu", dtype, enabled=dtype != torch.float32)
+    with tracker, in_half, as_on_gpu(wanted=on_gpu):
         linear_cross_entropy(hidden, head, torch.zeros(512, dtype=torch.int64)).backward()
     peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
     assert peak < 0.5 * hidden.shape[0] * head.shape[0] * 4

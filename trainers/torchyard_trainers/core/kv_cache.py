@@ -4,18 +4,20 @@ A cache of transformers grows with every pass. These do not: the first pass writ
 prefix and forgets its own. A recomputation in the backward pass gets the same again.
 """
 
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache, DynamicLayer
 
 KeysAndValues = list[tuple[Tensor, Tensor]]
 
 
-def writing() -> Cache:
+def writing(layers: int) -> Cache:
     """Return an empty cache for the pass over a prefix."""
-    return Cache(layer_class_to_replicate=_WrittenLayer)
+    return Cache(layers=[_WrittenLayer() for _ in range(layers)])
 
 
 def written(cache: Cache) -> KeysAndValues:
@@ -32,6 +34,23 @@ def reading(found: KeysAndValues) -> Cache:
         layer.keys, layer.values = keys, values
         layers.append(layer)
     return Cache(layers=layers)
+
+
+def hand_out_layers(layers: Iterable[nn.Module]) -> None:
+    """Hand each layer of a model its own layer of a cache instead of the cache.
+
+    A layer that looks itself up in a cache is compiled once for each place in the model, as its number is then part of
+    the code.
+    """
+    for place, layer in enumerate(layers):
+        layer.register_forward_pre_hook(partial(_with_own_layer, place), with_kwargs=True)
+
+
+def _with_own_layer(
+    place: int, _module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    cache = named.get("past_key_values")
+    return (inputs, {**named, "past_key_values": cache.layers[place]}) if isinstance(cache, Cache) else None
 
 
 class _WrittenLayer(DynamicLayer):

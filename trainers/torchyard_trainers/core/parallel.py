@@ -22,6 +22,7 @@ from torchyard_trainers.core.buffers import Buffers
 from torchyard_trainers.core.checkpoints.frozen_base import FrozenBase
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.losses import Softmax
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.weights import allocate
 from torchyard_trainers.core.world import World
@@ -214,6 +215,9 @@ def parallelize(
     checkpoint_activations(blocks or [model], settings.activation_checkpointing)
     if settings.compile:
         compile_blocks(blocks or [model], dynamic=settings.dynamic_shapes)
+        for each in model.modules():
+            if isinstance(each, Softmax) and world.device.type == "cuda":
+                each.compile(dynamic=settings.dynamic_shapes)
     if strategy in SHARDED:
         mesh = mesh or mesh_of(strategy, world)
         _shard(model, blocks, mesh, settings=settings, precision=precision, device=world.device)
@@ -250,14 +254,17 @@ def compile_blocks(blocks: list[nn.Module], *, dynamic: bool = False) -> None:
 
     Each shape gets its own code, of which PyTorch makes eight before it goes on without. `dynamic` makes one for all
     shapes; it depends on which shape came first, and a resumed run meets them in another order: its bits may differ.
+    Hooks of a block stay outside of the code, so that they may give each block something else.
 
     Raises:
         ConfigError: there is no C++ compiler for the generated code.
     """
     if not (torch.cuda.is_available() or shutil.which(os.environ.get("CXX", "g++")) or shutil.which("clang++")):
         raise ConfigError("parallelism.compile: true needs a C++ compiler (g++) on a CPU; install one or leave it out")
+    # The classes of transformers share one wrapper around their forward passes, and PyTorch counts codes by function.
+    torch._dynamo.config.recompile_limit = 8 * max(len({type(block) for block in blocks}), 1)  # noqa: SLF001
     for block in blocks:
-        block.compile(dynamic=dynamic)
+        block.forward = torch.compile(block.forward, dynamic=dynamic)  # type: ignore[method-assign]
 
 
 def _replicate(model: nn.Module, world: World) -> nn.Module:

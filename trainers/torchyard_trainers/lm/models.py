@@ -10,7 +10,13 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
 
 from torchyard_trainers.core.device import only_shapes
-from torchyard_trainers.core.losses import CHUNK, IGNORE, chunked_cross_entropy, linear_cross_entropy
+from torchyard_trainers.core.losses import (
+    IGNORE,
+    Softmax,
+    chunk_on,
+    chunked_cross_entropy,
+    linear_cross_entropy,
+)
 from torchyard_trainers.rl.ppo import ValueHead
 
 _QWEN3 = {"head_dim": 128, "vocab_size": 151_936, "max_position_embeddings": 40_960, "rope_theta": 1e6}
@@ -104,7 +110,7 @@ class LanguageModel(nn.Module):
     def __init__(self, lm: Any, *, value_head: bool = False) -> None:
         """Wrap a `transformers` model."""
         super().__init__()
-        self.lm = lm
+        self.lm, self.softmax = lm, Softmax()
         config = lm.config.get_text_config()
         self.value_head = ValueHead(config.hidden_size) if value_head else None
         self._scale, self._cap = _scale_of(config), getattr(config, "final_logit_softcapping", None)
@@ -160,7 +166,7 @@ class LanguageModel(nn.Module):
         if torch.is_grad_enabled():
             return self._scores(hidden, labels, temperature)
         # Nothing is kept for a backward pass, so that no more than a chunk of logits exists.
-        size = max(CHUNK // self.lm.get_output_embeddings().weight.shape[0], 1)
+        size = max(chunk_on(hidden) // self.lm.get_output_embeddings().weight.shape[0], 1)
         parts = [
             self._scores(few, of_few, temperature)
             for few, of_few in zip(hidden.split(size), labels.split(size), strict=True)
@@ -179,7 +185,7 @@ class LanguageModel(nn.Module):
             return chunked_cross_entropy(self._logits, hidden, labels, classes=len(head.weight))
         if self._scale != 1:
             hidden, bias = hidden * self._scale, None if bias is None else bias * self._scale
-        return linear_cross_entropy(hidden, head.weight, labels, bias)
+        return linear_cross_entropy(hidden, head.weight, labels, bias, softmax=self.softmax)
 
     def _scores(self, hidden: Tensor, labels: Tensor, temperature: float) -> Scores:
         log_probabilities = F.log_softmax(self._logits(hidden).float() / temperature, -1)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.kv_cache import KeysAndValues, reading, writing, written
+from torchyard_trainers.core.kv_cache import KeysAndValues, hand_out_layers, reading, writing, written
 from torchyard_trainers.core.model_config import build_of, one_line, read_config_json
 from torchyard_trainers.vla.flow import integrate
 from torchyard_trainers.vla.observation import Observation
@@ -120,6 +120,8 @@ class Policy(nn.Module):
         idle = (last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm)
         for each in (*idle, pi0.model.vlm.language_model.norm, pi0.model.dit.embed_tokens):
             each.requires_grad_(requires_grad=False)
+        for model in (pi0.model.vlm.language_model, pi0.model.dit):
+            hand_out_layers(model.layers)
 
     @property
     def horizon(self) -> int:
@@ -195,7 +197,7 @@ class Policy(nn.Module):
         embeds = model.embed_prefix(torch.cat([images, seen.tokens], 1), seen.images.to(self._dtype), shown)
         mask = self._mask(seen)
         length = torch.arange(embeds.shape[1], device=embeds.device)[None]
-        cache = writing()
+        cache = writing(len(model.vlm.language_model.layers))
         model.vlm(
             inputs_embeds=embeds,
             attention_mask=mask,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.kv_cache import reading, writing, written
+from torchyard_trainers.core.kv_cache import hand_out_layers, reading, writing, written
 from torchyard_trainers.core.model_config import build_of, one_line, read_config_json
 from torchyard_trainers.rl.ppo import ValueHead
 from torchyard_trainers.vlm.prompt import FIELD, Prompt
@@ -201,6 +201,7 @@ class Policy(nn.Module):
         self.register_buffer("actions", torch.tensor(prompt.actions), persistent=False)
         self.register_buffer("positions", _positions(len(prompt.before), side, len(prompt.after)), persistent=False)
         text = vlm.model.language_model
+        hand_out_layers(text.layers)
         if hasattr(text, "_deepstack_process"):
             text._deepstack_process = MethodType(_add_level, text)  # noqa: SLF001 - the library looks at values
 
@@ -230,7 +231,7 @@ class Policy(nn.Module):
         parts = [features[:, 0], embed(self.after).expand(many, -1, -1).to(features.dtype)]
         more: dict[str, Any] = {}
         if shares:
-            cache = writing()
+            cache = writing(len(text.layers))
             text(
                 inputs_embeds=embed(self.before)[None], position_ids=self.positions[..., :first], past_key_values=cache
             )
