@@ -9,8 +9,7 @@ import pytest
 
 from torchyard.agents import server
 from torchyard.agents.http import connection
-from torchyard.agents.http.admission import Limits
-from torchyard.agents.http.slots import Buckets
+from torchyard.agents.http.admission import Buckets, Limits
 from torchyard.agents.registry import AgentRegistry
 from torchyard.agents.server import Intake, application
 from torchyard.reconcile.actions import CommandAgent

@@ -10,6 +10,7 @@ from tests.cli.conftest import EXAMPLES
 from tests.support.cli.cluster import JOB, cluster, objects
 from tests.support.kubernetes.api_server import refused
 
+from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import read_job
 from torchyard.client.errors import TorchYardError
 from torchyard.client.explanation import explanation
@@ -187,6 +188,16 @@ def test_the_next_step_is_that_of_the_first_cause_where_a_limit_of_restarts_ende
     job = read_job({**JOB, "status": {"state": "Failed", "reason": reason, "attempts": attempts}})
     steps = [each.lines for each in explanation(job, (), (), "in x", "", 0.0).sections if each.title == "What to do"]
     assert steps == ([(step,)] if step else [])
+
+
+def test_the_next_step_after_a_pending_timeout_is_that_of_what_the_pods_waited_for():
+    step = f"{Reason.INSUFFICIENT_MEMORY.next_step}, or raise spec.health.pendingTimeout"
+    for advice, expected in ((step, step), ("", "raise spec.health.pendingTimeout")):
+        message = say(
+            Reason.PENDING_TIMEOUT, "pod cvrp-0-0 waits for 8s, InsufficientMemory: it needs 2; 4", advice=advice
+        )
+        job = read_job({**JOB, "status": {"state": "Failed", "reason": "PendingTimeout", "message": message}})
+        assert f"What to do:\n  {expected}\n" in str(explanation(job, (), (), "in x", "", 0.0))
 
 
 REMOTE = Remote(api=None, namespace="team", context="context test", flags=" -n team")

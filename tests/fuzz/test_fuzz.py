@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from torchyard.agents.auth.signatures import ISSUER_PATH, KEYS_PATH, Signatures
 from torchyard.agents.auth.tokens import AUDIENCE
 from torchyard.agents.auth.tokens import read as read_claims
+from torchyard.agents.http.admission import Slot
 from torchyard.agents.http.connection import Connection, Response
-from torchyard.agents.http.slots import Slot
 from torchyard.agents.protocol import MAX_BODY_BYTES, decode
 from torchyard.agents.registry import AgentRegistry
 from torchyard.api.resource import read_job

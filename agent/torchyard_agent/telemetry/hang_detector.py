@@ -1,8 +1,8 @@
-"""Ranks that stand still: for how long, where, and whose fault it is. Pure: fed with reports, stacks and the time.
+"""Find ranks that make no progress: how long, where, and which is the cause. Pure: fed with reports, stacks and time.
 
-Of programs of users only steps are known. One may evaluate for an hour between two of them, so a rank is ended only if
-the job names a limit (`TORCHYARD_STALL_SECONDS`); without one, the operator gets a report. Built-in workloads have a
-watchdog of their own, which knows what they are doing.
+Of a user's program only its steps are known. It may evaluate for an hour between two of them, so a rank is ended only
+if the job names a limit (`TORCHYARD_STALL_SECONDS`); without one, the operator gets a report. Built-in workloads have
+their own watchdog, which knows what they are doing.
 """
 
 from __future__ import annotations

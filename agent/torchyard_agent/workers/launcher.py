@@ -1,6 +1,6 @@
 """One round of a torchrun command line: torch's own elastic launcher, given size, rank and rendezvous by the round.
 
-Runs in a process of its own (a fork of the zygote, or a fresh interpreter) whose exit code is that of the first
+Runs in a separate process (a fork of the zygote, or a fresh interpreter) whose exit code is that of the first
 failing worker, and which leaves `failure.json` behind. torchrun itself would exit 1 whatever happened.
 """
 

@@ -1,4 +1,4 @@
-"""One round of a plain command: started once, as given, in a session of its own, by a small guarded launcher."""
+"""One round of a plain command: started once, as given, in its own session, by a small guarded launcher."""
 
 from __future__ import annotations
 

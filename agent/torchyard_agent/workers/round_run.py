@@ -131,7 +131,7 @@ class RoundRun:
         """
         program = [sys.executable, "-S"] if self.plain else [interpreter]
         code = python_code("workers.plain_launcher" if self.plain else "workers.launcher")
-        # In a session of its own: a signal to the agent's process group must not take the guard of the workers away.
+        # In another session: a signal to the agent's process group must not take the guard of the workers away.
         process = subprocess.Popen(
             [*program, "-u", "-c", code, str(self.spec_path), str(os.getpid())],
             env=env,

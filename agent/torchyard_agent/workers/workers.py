@@ -37,7 +37,7 @@ class Workers:
         kind: what `COMMAND` is, from `classify`.
         env: of the workers.
         procs: local world size where a command does not say it.
-        warm: the zygote, or why there is none.
+        warm: the zygote, or why warm start is off.
         recording: of the environment of rounds.
 
     Attributes:

@@ -105,7 +105,7 @@ def nodes_agree(spec: TrainingJobSpec) -> bool:
 
 
 def restarts_are_rounds(spec: TrainingJobSpec) -> bool:
-    """Return whether torchrun is asked for no restarts of its own."""
+    """Return whether torchrun is asked for no restarts."""
     return options(spec).get("max-restarts", "0") == "0"
 
 
@@ -257,7 +257,7 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
     if spec.trainer is not None and spec.trainer.mode == "train":
         env["TORCHYARD_COMPLETION_FILE"] = "DONE"
     if spec.trainer is None and not spec.health.stall.auto:
-        # Built-in workloads have a watchdog of their own, which knows what they are doing.
+        # Built-in workloads have their own watchdog, which knows what they are doing.
         env["TORCHYARD_STALL_SECONDS"] = f"{spec.health.stall:g}"
     if spec.trainer is None:
         # Built-in workloads write their own curves.

@@ -78,7 +78,7 @@ class Duration(float):
     def __eq__(self, other: object) -> bool:
         return self.text == other.text if isinstance(other, Duration) else float(self) == other
 
-    def __ne__(self, other: object) -> bool:  # float has one of its own, which compares numbers
+    def __ne__(self, other: object) -> bool:  # that of float compares numbers
         return not self == other
 
     __hash__ = float.__hash__

@@ -1,6 +1,6 @@
 """Sign the intake's certificate again and again: `python3 -m torchyard.app.certificate`, beside the operator.
 
-It runs in a container of its own, which alone sees the key of the authority: an intruder in the operator cannot
+It runs in its own container, the only one that sees the key of the authority: an intruder in the operator cannot
 sign. Certificates live for 90 days and are replaced after 60, without an upgrade and without a restart; none is kept
 outside the pod.
 """

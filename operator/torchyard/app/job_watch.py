@@ -1,6 +1,6 @@
 """kopf's watch of TrainingJobs and TrainingSweeps: what it hears is handed on, and that is all that kopf does here.
 
-It has a thread and an event loop of its own. When kopf ends, it cancels every task of its loop that it did not find
+It has its own thread and event loop. When kopf ends, it cancels every task of its loop that it did not find
 there; and it ends on a watch error that is not 410, or when the CRD is deleted. Then only the watch begins again.
 
 Only `on.event`, which makes no API call. Handlers for changes, timers, daemons and indexes would write annotations and

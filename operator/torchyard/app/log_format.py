@@ -26,7 +26,7 @@ def formatter(kind: LogFormat) -> logging.Formatter:
 
 
 class SafeFormatter(logging.Formatter):
-    """Writes control characters as escapes: no text of a job begins a line of its own, or reaches a terminal."""
+    """Writes control characters as escapes: no text of a job begins a new line or controls a terminal."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- its name in logging
         """Format all but the traceback."""

@@ -49,7 +49,7 @@ class SweepController:
         trials: of those.
         record: called with events for people; returns at once.
         clock: unix seconds.
-        sampler: None: a process of its own.
+        sampler: suggests parameters; None: a new process does.
     """
 
     def __init__(

@@ -214,7 +214,7 @@ def bytes_of(text: str) -> int:
     """Return the bytes of a quantity.
 
     Raises:
-        TorchYardError: it is none.
+        TorchYardError: the text is not a size.
     """
     if re.search(QUANTITY_PATTERN, text) is None or text.endswith("m"):
         raise TorchYardError(f"--max-size {text}: not a size", "write it like 500Mi or 64Gi")

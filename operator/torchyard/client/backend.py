@@ -134,7 +134,7 @@ class Backend(Protocol):
         """Delete a job with its pods; on this machine with its logs and checkpoints."""
 
     async def environment(self, name: str) -> bytes | None:
-        """Return `environment.json` of the checkpoint folder, at most `MAX_RECORD` of it; None: there is none.
+        """Return `environment.json` of the checkpoint folder, at most `MAX_RECORD` of it; None if it does not exist.
 
         Raises:
             TorchYardError: nothing sees the checkpoint folder.

@@ -67,7 +67,7 @@ class Side(NamedTuple):
     job: TrainingJob
     document: Document
     record: Document | None
-    """`environment.json`; None: there is none."""
+    """Return `environment.json`; None if it does not exist."""
 
 
 def compare(left: Side, right: Side, notes: tuple[str, ...] = ()) -> Comparison:

@@ -140,8 +140,15 @@ def last_lines(job: TrainingJob) -> list[str]:
 
 
 def _advice(job: TrainingJob) -> list[str]:
-    """Return the next step of the reason; if a limit of restarts ended the job, that of the first cause."""
+    """Return the next step of the reason; if a limit of restarts ended the job, that of the first cause.
+
+    What to do about pods that did not start in time depends on what they waited for, which only the message says.
+    """
     status = job.status
+    if status.reason is Reason.PENDING_TIMEOUT:
+        steps = (f"{each.next_step}, or {status.reason.next_step}" for each in Reason if each.next_step)
+        if found := next((step for step in steps if status.message.endswith(f"; {step}")), ""):
+            return [found]
     cause = status.attempts[-1].cause if status.attempts else None
     reasons = [cause.class_] if status.reason.points_to_cause and cause is not None else []
     return [reason.next_step for reason in (*reasons, status.reason) if reason.next_step][:1]

@@ -89,7 +89,7 @@ def source_of_function(function: Callable[..., Any]) -> str:
 
 
 def _import_of(name: str, value: object) -> str | None:
-    """Return the statement that binds `name` to the same object elsewhere, None: there is none."""
+    """Return the statement that binds `name` to the same object elsewhere, None if no statement does."""
     if isinstance(value, types.ModuleType):
         return f"import {value.__name__} as {name}" if value.__name__ != "__main__" else None
     module, called = getattr(value, "__module__", None), getattr(value, "__qualname__", None)

@@ -41,7 +41,7 @@ SOURCE = {source}
 
 
 def module():
-    """Execute the module under a name of its own, so that `if __name__ == "__main__"` in it is false."""
+    """Execute the module under another name, so that `if __name__ == "__main__"` in it is false."""
     name = {module!r} if {module!r} not in sys.modules else {module!r} + "_job"
     made = types.ModuleType(name)
     made.__file__ = {file!r}
@@ -229,5 +229,5 @@ def _file_of(function: Callable[..., Any]) -> Path | None:
     """Return the file of a function's module; None: it was typed into a notebook or a console."""
     path = getattr(sys.modules.get(function.__module__), "__file__", None)
     code = function.__code__.co_filename
-    # The cells of a notebook have a file name of their own, and `__main__` may have that of the kernel's launcher.
+    # Each cell of a notebook has its own file name, and `__main__` may have that of the kernel's launcher.
     return Path(path).absolute() if path is not None and Path(path).is_file() and Path(code).is_file() else None

@@ -76,7 +76,7 @@ class Portal:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop; a process that was forked begins one of its own."""
+        """Return the event loop; a forked process starts a new one."""
         with self._lock:
             if self._loop is None or self._process != os.getpid():
                 self._loop, self._process = asyncio.new_event_loop(), os.getpid()

@@ -1,4 +1,4 @@
-"""Questions to the built-in trainers, each in a process of its own: torch is nothing for the operator."""
+"""Ask the built-in trainers, each time in a new process: the operator never imports torch."""
 
 import importlib.util
 import json
@@ -25,7 +25,7 @@ def is_outside(job: TrainingJob) -> bool:
 
 
 def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
-    """Return what the trainer of a job answers to a command of its own command line.
+    """Return what the trainer of a job answers to a command of its command line.
 
     Args:
         job: with a trainer.

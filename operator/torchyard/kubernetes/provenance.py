@@ -117,7 +117,7 @@ def _payload(namespace: str, job_uid: str, name: str, issued: str) -> bytes:
 
 
 def key_from(text: str) -> Ed25519PublicKey | None:
-    """Return a public key from its text; None: it is none."""
+    """Return a public key from its text; None if the text is not a key."""
     try:
         return Ed25519PublicKey.from_public_bytes(raw_of(text))
     except ValueError:
@@ -133,6 +133,6 @@ def raw_of(text: str) -> bytes:
     """Return the bytes of a base64url text without padding.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not base64url.
     """
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

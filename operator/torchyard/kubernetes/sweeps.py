@@ -78,7 +78,7 @@ class Trials:
         return [*before, ours]
 
     def of(self, sweep: TrainingSweep) -> dict[int, TrainingJob | InvalidJob]:
-        """Return the trials of a sweep by number. A job of such a name that no operator created for it is none."""
+        """Return the trials of a sweep by number, without jobs of such names that no operator created for it."""
         namespace, name = sweep.key
         found = ((number, self._jobs.find((namespace, trial_name(name, number)))) for number in range(MAX_TRIALS))
         return {

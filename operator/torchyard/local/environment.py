@@ -42,7 +42,7 @@ def pod_environment(
     }
     if not launch.imports_own_code(spec):
         # What lies in the folder, `json.py` for instance, is no part of the job: the agent and the workers import it
-        # only where the job names code of its own.
+        # only where the job names its own code.
         env = own_environment(env, PYTHONSAFEPATH="1")
     # Every pod believes it has the machine to itself; without this each would start a thread a core.
     env.setdefault("OMP_NUM_THREADS", str(max(1, cores // (spec.nodes * procs))))

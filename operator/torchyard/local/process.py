@@ -41,7 +41,7 @@ class ProcessId(Struct, frozen=True):
 
 
 def identify(pid: int) -> ProcessId | None:
-    """Return the process that has this pid now; None if there is none."""
+    """Return the process that has this pid now; None if no process has it."""
     fields = stat_fields(pid)
     return ProcessId(pid, int(fields[19])) if fields else None
 

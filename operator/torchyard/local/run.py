@@ -168,7 +168,7 @@ def is_locked(path: Path) -> bool:
 
 
 def is_controlled(folder: RunFolder) -> int | None:
-    """Return the pid of the process that controls the run, 0 if it is not recorded yet; None if there is none."""
+    """Return the pid of the process that controls the run, 0 if it is not recorded yet; None if no process does."""
     if not is_locked(folder.lock_file):
         return None
     with contextlib.suppress(OSError, ValueError):

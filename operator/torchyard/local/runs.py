@@ -144,7 +144,7 @@ def discard_run(folder: RunFolder, uid: str) -> None:
     Call it as the one who controls the run. The name is free at once; the files may take a while.
     """
     with contextlib.suppress(NoRunError), editing(folder):
-        with contextlib.suppress(ValueError):  # a damaged file is none of another run
+        with contextlib.suppress(ValueError):  # a damaged file does not belong to another run
             job = read_run(folder)
             if job is not None and job.metadata.uid != uid:
                 return

@@ -67,7 +67,7 @@ def load_sweep(name: str) -> TrainingSweep:
     """Read a sweep.
 
     Raises:
-        NoSweepError: there is none.
+        NoSweepError: it does not exist.
         ValueError: its file was damaged.
     """
     if not re.fullmatch(DNS_LABEL_PATTERN, name):  # or it would be the path of another folder
@@ -163,7 +163,7 @@ def remove_sweep(sweep: TrainingSweep) -> int:
 
 
 def trial_jobs(sweep: TrainingSweep) -> dict[int, TrainingJob]:
-    """Return the jobs of a sweep's trials by number; a run of another sweep is none, whatever its name.
+    """Return the jobs of a sweep's trials by number; a run of another sweep does not count, whatever its name.
 
     Raises:
         ValueError: the file of a trial was damaged.

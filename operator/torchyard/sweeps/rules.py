@@ -1,4 +1,4 @@
-"""Rules of a sweep: fields of its own, and what the job says of the parameters and of the objective."""
+"""Rules of a sweep: its own fields, and what the job says of the parameters and of the objective."""
 
 import json
 import math

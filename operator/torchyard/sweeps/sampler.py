@@ -47,7 +47,7 @@ class _Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Sampler:
-    """Suggests parameters in a process of its own, which is started when it is needed.
+    """Suggests parameters in a separate process, which is started when it is needed.
 
     Args:
         limit: seconds for one suggestion; then the process is killed.

@@ -136,7 +136,7 @@ def _distribution(parameter: Parameter) -> Any:
 
 
 def _as_category(distribution: Any, value: Any) -> Any:
-    """Return a value as its distribution has it: 1 and 1.0 are one category, and true is none of them."""
+    """Return a value as its distribution has it: 1 and 1.0 are one category, and true is another."""
     for each in getattr(distribution, "choices", ()):
         if each == value and isinstance(each, bool) == isinstance(value, bool):
             return each

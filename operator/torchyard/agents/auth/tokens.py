@@ -33,7 +33,7 @@ _POD_UID = "authentication.kubernetes.io/pod-uid"
 _log = logging.getLogger(__name__)
 
 Review = Callable[[str, str], Awaitable[bytes]]
-"""(token, audience) -> body of the API server's answer to `review_document`. Raises when there is none."""
+"""(token, audience) -> body of the API server's answer to `review_document`. Raises if no answer came."""
 
 
 _ACCOUNT = "system:serviceaccount:"

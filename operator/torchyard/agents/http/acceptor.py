@@ -13,8 +13,7 @@ import logging
 import socket
 from collections.abc import Callable
 
-from torchyard.agents.http.admission import Admission
-from torchyard.agents.http.slots import Slot
+from torchyard.agents.http.admission import Admission, Slot
 from torchyard.agents.registry import Counters
 
 HANDSHAKE_SECONDS = 3.0

@@ -17,7 +17,7 @@ import httptools
 import msgspec
 from msgspec import Struct
 
-from torchyard.agents.http.slots import Slot
+from torchyard.agents.http.admission import Slot
 
 MAX_PATH_BYTES = 1024
 MAX_HEAD_BYTES = 24 * 1024

@@ -36,7 +36,7 @@ _WORD_OF_PATTERN = re.compile(r"(?<=[(|])[a-z]\w*(?=\|)")
 
 
 def check(schema: Schema, at: At, path: str, report: Report) -> Any:
-    """Report every fault of `at` and its children; give the sound part as plain values, UNSOUND if there is none."""
+    """Report every fault of `at` and its children; return the sound part as plain values, UNSOUND if nothing is."""
     if not schema:
         return at.plain
     if schema.get(ANY):

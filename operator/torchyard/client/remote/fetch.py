@@ -99,7 +99,7 @@ async def contents(remote: Remote, name: str) -> list[Artifact]:
 async def fetch(remote: Remote, name: str, wanted: Path, to: Path, allowance: Allowance) -> None:
     """Bring a file or folder of the job's checkpoint folder to `to`, which must not exist.
 
-    Where pods share no disk, each has a checkpoint folder of its own, with the profiles of its ranks for instance: what
+    Where pods share no disk, each has its own checkpoint folder, with the profiles of its ranks for instance: what
     all of them have in a folder is brought, and of two files with one name the first pod's.
 
     Raises:

@@ -44,7 +44,7 @@ async def get(remote: Remote, name: str) -> Document:
     """Return one job as it is kept.
 
     Raises:
-        NotFound: there is none.
+        NotFound: it does not exist.
     """
     return _document(await remote.api.request("GET", job_path(remote, name)))
 

@@ -38,7 +38,7 @@ async def get(remote: Remote, name: str) -> TrainingSweep:
     """Return a sweep.
 
     Raises:
-        TorchYardError: there is none, or it cannot be read.
+        TorchYardError: it does not exist or cannot be read.
     """
     try:
         answer = await remote.api.request("GET", sweeps_path(remote, name))
@@ -52,7 +52,7 @@ async def get(remote: Remote, name: str) -> TrainingSweep:
 
 
 async def trials(remote: Remote, sweep: TrainingSweep) -> dict[int, TrainingJob]:
-    """Return the jobs of a sweep's trials by number; a job that no operator created as such is none."""
+    """Return the jobs of a sweep's trials by number; a job that no operator created as a trial does not count."""
     provenance = TrialProvenance()
     found: dict[int, TrainingJob] = {}
     params = {"labelSelector": f"{SWEEP_UID}={sweep.metadata.uid}", "limit": PAGE}

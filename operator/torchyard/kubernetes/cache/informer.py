@@ -63,7 +63,7 @@ class Informer(Generic[T, S]):
         api: the server.
         path: of the collection, `/api/v1/pods` or of one namespace.
         of: what to decode an object as.
-        read: what to keep of it; None: it is none of ours.
+        read: what to keep of it; None: nothing, it is not ours.
         changed: called with what was kept before and what is kept now; None: nothing.
         selector: of labels.
         jitter: a factor in [0, 1), drawn for every delay.

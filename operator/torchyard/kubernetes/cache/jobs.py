@@ -90,7 +90,7 @@ class Objects(Generic[Valid, Invalid]):
         return (job for job in list(self._jobs.values()) if isinstance(job, self._valid))
 
     def get(self, key: Key) -> Valid | None:
-        """Return the object of this name, None: there is none that can be run."""
+        """Return the object of this name; None if it does not exist or cannot be run."""
         job = self._jobs.get(key)
         return job if isinstance(job, self._valid) else None
 

@@ -51,7 +51,7 @@ _NAMESPACE = re.compile(r"/namespaces/([^/]+)")
 
 
 def version(resource_version: str) -> int:
-    """Return a resource version as a number: they are comparable within one resource (KEP-5504); 0 if there is none."""
+    """Return a resource version as a number, comparable within one resource (KEP-5504); 0 if it is not a number."""
     return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
 
 

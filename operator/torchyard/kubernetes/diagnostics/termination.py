@@ -32,7 +32,7 @@ _ENDED_BY_KUBELET = {
 }
 # How Python names what was raised.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
-# What torchrun adds of its own when a worker ended: lines of its log, and its own traceback with a table below it.
+# What torchrun itself prints when a worker has ended: lines of its log, and its own traceback with a table below it.
 _LAUNCHER = re.compile(
     r"^[EWI]\d{4} .*torch/distributed/.*\n"
     r"|^(?:Traceback \(most recent call last\):\n)?"

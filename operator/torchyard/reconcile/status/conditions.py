@@ -63,10 +63,9 @@ def _values(status: TrainingJobStatus) -> dict[str, tuple[bool, Reason]]:
     idle = state.at_rest or state is State.TERMINATING
     ready = status.nodes.desired > 0 and status.nodes.ready >= status.nodes.desired and not idle
     held = Reason.SUSPENDED if state in {State.SUSPENDING, State.SUSPENDED} else status.reason
-    known = Reason.of(status.reason)
-    admitted = held != Reason.SUSPENDED and (known is None or known.admits)
+    admitted = held != Reason.SUSPENDED and status.reason.admits
     failed = state == State.FAILED
-    stalls = failed or (not idle and known is not None and known.stalls)
+    stalls = failed or (not idle and status.reason.stalls)
     changes = not (state.ready or stalls)
     return {
         "Ready": (state.ready and not stalls, status.reason or Reason.STARTING),
