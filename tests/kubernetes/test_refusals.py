@@ -160,7 +160,7 @@ def test_a_right_that_is_missing_is_named_whatever_the_write_was():
 
 def test_a_job_that_is_refused_says_so_and_waits_before_it_tries_again():
     world = World(4)
-    world.refusal = Refusal(reason="QuotaExceeded", message="team, pods 3/3", since=START, until=START + 30)
+    world.refusal = Refusal(reason=Reason("QuotaExceeded"), message="team, pods 3/3", since=START, until=START + 30)
     world.settle()
     assert world.created == []
     assert (world.status.state, world.status.reason) == ("Pending", "QuotaExceeded")
@@ -173,7 +173,9 @@ def test_a_job_that_is_refused_says_so_and_waits_before_it_tries_again():
 
 def test_what_only_a_person_can_fix_stalls_the_job():
     world = World(1)
-    world.refusal = Refusal(reason="Forbidden", message="create pods in namespace x", since=START, until=START + 30)
+    world.refusal = Refusal(
+        reason=Reason("Forbidden"), message="create pods in namespace x", since=START, until=START + 30
+    )
     world.settle()
     (stalled,) = [each for each in world.status.conditions if each.type == "Stalled"]
     assert (stalled.status, stalled.reason) == ("True", "Forbidden")
@@ -185,7 +187,9 @@ def test_what_only_a_person_can_fix_stalls_the_job():
 
 def test_an_invalid_pod_ends_the_job_at_once():
     world = World(1)
-    world.refusal = Refusal(reason="PodInvalid", message="spec.x: bad", permanent=True, since=START, until=START + 1)
+    world.refusal = Refusal(
+        reason=Reason("PodInvalid"), message="spec.x: bad", permanent=True, since=START, until=START + 1
+    )
     world.settle()
     assert (world.status.state, world.status.reason) == ("Failed", "PodInvalid")
     assert world.created == []

@@ -91,7 +91,9 @@ def rejected(name: str) -> Said:
 def held(reason: str, message: str, *, permanent: bool = False) -> Said:
     world = World(2)
     world.room = 0
-    world.refusal = Refusal(reason=reason, message=message, since=world.now, until=world.now + 60, permanent=permanent)
+    world.refusal = Refusal(
+        reason=Reason(reason), message=message, since=world.now, until=world.now + 60, permanent=permanent
+    )
     world.settle()
     return said(world)
 

@@ -30,7 +30,7 @@ def pending(reason="", message="", node=""):
 def refused(reason, message):
     world = World(1, health=Health(pending_timeout=Duration("10m")))
     world.room = 0
-    world.refusal = Refusal(reason=reason, message=message, since=world.now, until=world.now + 1e6)
+    world.refusal = Refusal(reason=Reason(reason), message=message, since=world.now, until=world.now + 1e6)
     world.settle()
     world.now += 601
     world.settle()
@@ -115,7 +115,7 @@ def test_a_rank_that_evaluates_is_said_to():
 )
 def test_a_job_whose_pods_are_rejected_is_not_admitted(reason):
     world = World(1)
-    world.refusal = Refusal(reason=reason, message="why", since=world.now, until=world.now + 1e6)
+    world.refusal = Refusal(reason=Reason(reason), message="why", since=world.now, until=world.now + 1e6)
     world.settle()
     admitted = condition(world, "Admitted")
     assert (admitted.status, admitted.reason) == ("False", reason)

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 from tests.support.reconcile.scenarios import of
 from tests.support.reconcile.world import START, World
 
+from torchyard.api.reasons import Reason
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import CONDITION_TYPES, TrainingJobStatus
@@ -52,7 +53,7 @@ def created_a_minute_ago(world):
 
 
 def refused_just_now(world):
-    world.refusal = Refusal(reason="QuotaExceeded", since=world.now, until=world.now)
+    world.refusal = Refusal(reason=Reason("QuotaExceeded"), since=world.now, until=world.now)
 
 
 def robbed_of_its_status(world):

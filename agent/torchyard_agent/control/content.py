@@ -17,7 +17,7 @@ LOOK_SECONDS = 10.0  # a kubelet brings an edit into a mounted volume within a m
 
 
 class Content:
-    """The digest, kept up to date.
+    """Computes the digest and keeps it up to date.
 
     Args:
         seed: makes digests of different jobs different, whatever they read.

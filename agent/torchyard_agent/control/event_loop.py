@@ -1,4 +1,4 @@
-"""Signals, and anything a thread wants heard, turned into one readable descriptor for the agent's loop."""
+"""Turn signals and the calls of threads into one readable descriptor for the loop of the agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class EventLoop:
     """A pipe that signals and threads write to. Create it in the main thread."""
 
     def __init__(self, signals: Iterable[int]) -> None:
-        """Collect `signals`; the end of a child wakes without being collected."""
+        """Collect `signals`; the end of a child only wakes the loop."""
         self._caught: List[int] = []
         self._read, self._write = os.pipe()
         for descriptor in (self._read, self._write):
@@ -29,7 +29,7 @@ class EventLoop:
             os.write(self._write, b"\0")
 
     def wait(self, others: Sequence[Any], seconds: float) -> List[Any]:
-        """Sleep until woken, one of `others` is readable, or `seconds` are over; which of `others` are readable."""
+        """Sleep until woken, one of `others` is readable, or `seconds` are over; return which are readable."""
         readable, _, _ = select.select([self._read, *others], [], [], seconds)
         if self._read in readable:
             readable.remove(self._read)
@@ -37,7 +37,7 @@ class EventLoop:
         return readable
 
     def signals(self) -> List[int]:
-        """Signals caught since the last call, in order."""
+        """Return the signals caught since the last call, in order."""
         caught: List[int] = []
         while self._caught:
             caught.append(self._caught.pop(0))

@@ -64,7 +64,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_: Any) -> None:
-        """Log nothing: scrapes are not news."""
+        """Log nothing: metrics are scraped all the time."""
 
 
 def serve(
@@ -73,7 +73,7 @@ def serve(
     status: Callable[[], Dict[str, Any]],
     progress: Callable[[Any], None],
 ) -> ThreadingHTTPServer:
-    """Start answering on `address` (port 0: any) in threads; the server's `server_address` tells the port.
+    """Start answering on `address` (port 0: any) in threads; the port is in the server's `server_address`.
 
     `progress` gets the body of each progress call that carries `token`; it raises ValueError for one it cannot read.
     """

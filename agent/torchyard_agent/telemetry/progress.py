@@ -1,4 +1,4 @@
-"""`report.<local_rank>.json`, the file a worker shows its progress with: `torchyard_agent.report(step=3, loss=0.7)`.
+"""`report.<local_rank>.json`, by which a worker reports its progress: `torchyard_agent.report(step=3, loss=0.7)`.
 
 One thread writes at most once a second, and `report` itself when it brings a new checkpoint, which must be known even
 if the program is killed right after. `counter` moves only when the training thread does something. The file has one

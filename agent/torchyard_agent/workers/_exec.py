@@ -1,8 +1,8 @@
 """Become the worker: `python -I -S -c THIS PARENT LOG FAILURE ARGV...`, between fork and exec of a cold start.
 
-Runs alone, without the package: ties the process to its parent, lets the kernel kill it first where memory is lacking,
-sends its output to the log, then execs. What cannot be started exits 127 (not found) or 126 (not executable) and says
-so in the failure file.
+Runs alone, without the package: ties the process to its parent, makes it the first that the kernel kills if memory runs
+out, sends its output to the log, then execs. A command that cannot be started exits with 127 (not found) or 126 (not
+executable), and the failure file says so.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ with contextlib.suppress(ImportError, OSError, AttributeError):  # less guarded,
 
     ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
 with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - see below
-    file.write("1000")  # where memory is lacking, the kernel kills the worker and not what would start it again
+    file.write("1000")  # if memory runs out, the kernel kills the worker, not the process that would restart it
 if os.getppid() != int(parent):
     os._exit(137)
 output = os.open(log.replace("{rank}", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -38,7 +38,7 @@ def watch(workers: Callable[[], List[int]], stopped: Callable[[], None]) -> None
 
 
 def give_way() -> None:
-    """Called when workers have ended: if the guard ended them, it ends this process too, and no failure is written."""
+    """Wait for the guard to end this process if it has ended the workers, so that no failure is written."""
     if _stopping.is_set():
         threading.Event().wait()
 

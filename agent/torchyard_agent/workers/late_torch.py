@@ -1,4 +1,4 @@
-"""Torch, imported before the program: hidden from it until it imports torch itself, which is when settings apply.
+"""Hide torch, which the zygote has imported, until the program imports it itself: only then do its settings apply.
 
 A program that sets variables in `os.environ` before `import torch` expects torch to read them.
 """
@@ -73,4 +73,4 @@ def _notice(names: List[str]) -> None:
     try:
         write_json(path, {"notices": [text]})
     except OSError:
-        return  # a full disk stops no program
+        return  # a full disk must not stop the program

@@ -1,7 +1,7 @@
 """A warm worker: forked with torch imported, it becomes the command `python -u script args` as if it were executed.
 
 It differs from a fresh interpreter only in what is already imported; `__main__`, `sys.argv`, `sys.path`, random state,
-output, uncaught exceptions and the end (see `interpreter_end.py`) are as Python has them.
+output, uncaught exceptions and the end (see `interpreter_end.py`) are those of a fresh one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def run(command: Command, *, hide_torch: bool) -> NoReturn:
 
     Args:
         command: what to become.
-        hide_torch: until the program imports it. Not where modules were preloaded, which may hold it already.
+        hide_torch: hide torch until the program imports it; False if modules were preloaded, which may refer to it.
     """
     _become_worker(command.env)
     if hide_torch:
@@ -92,7 +92,7 @@ def _prepared(argv: List[str]) -> Callable[[], None]:
     program.__dict__.update({name: value for name, value in inherited.items() if name.startswith("__")})
     program.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
     sys.modules["__main__"] = program
-    if "__mp_main__" in sys.modules:  # what multiprocessing calls the main module of whom it starts
+    if "__mp_main__" in sys.modules:  # the name that multiprocessing gives to the main module of a child
         sys.modules["__mp_main__"] = program
     if argv[2] == "-m":
         sys.argv = ["-m", *argv[4:]]

@@ -1,8 +1,8 @@
 """The messages of `POST /v1/sync`, as defined in docs/protocol.md.
 
 The frame (instance, sequence, state) is strict: a wrong type is an error of the agent and answered with 400. What a
-user's program wrote (reports, failures, metrics) is not: `sanitise` drops what it cannot read, so that a script with an
-odd report never costs its pod the heartbeat.
+user's program wrote (reports, failures, metrics) is not: `sanitize` drops what it cannot read, so that an odd report
+of a script never makes its pod look silent.
 """
 
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
-    """A request of an agent. Raw values may come from users' programs; `figures` and `sanitise` read them."""
+    """A request of an agent. Raw values may come from users' programs; `sanitize` reads them."""
 
     protocol: int
     instance: Annotated[str, Meta(min_length=1, max_length=128, pattern="^[ -~]*$")]

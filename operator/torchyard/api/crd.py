@@ -129,7 +129,7 @@ def _object() -> dict[str, Any]:
         "properties": {
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
             "kind": {"type": "string", "description": KIND},
-            # Nothing but type and name may be said about metadata: not even a description.
+            # A schema may say nothing about metadata but type and name: not even a description.
             "metadata": {
                 "type": "object",
                 "properties": {
@@ -142,7 +142,7 @@ def _object() -> dict[str, Any]:
                 },
             },
             "spec": spec,
-            # Before the operator's first visit: kstatus takes an object without any status for ready.
+            # Before the first plan: kstatus takes an object without any status for ready.
             "status": {**status_schema(), "default": dict(NEVER_VISITED)},
         },
     }

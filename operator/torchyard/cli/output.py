@@ -1,6 +1,6 @@
 """Output of the command line: data on stdout, everything else on stderr, through one filter.
 
-Names of files, messages of pods, lines of logs: whatever a job can write may hold sequences that a terminal obeys.
+Names of files, messages of pods, lines of logs: whatever a job can write may hold escape sequences.
 Therefore the streams themselves pass only text, line breaks and tabs. A view that draws on a terminal gets the stream
 below, and filters the text that it draws.
 """
@@ -25,7 +25,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2
 
 
 def safe(text: str) -> str:
-    """Return the text without what a terminal would obey."""
+    """Return the text without escape sequences and control characters."""
     return text if text.isprintable() and text.isascii() else _CONTROLS.sub("", ESCAPES.sub("", text))
 
 
@@ -35,17 +35,17 @@ def escaped(json_text: str) -> str:
 
 
 class SafeStream:
-    """A text stream through the filter.
+    """A text stream that filters what is written.
 
     Args:
-        stream: below it.
+        stream: gets the filtered text.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.unfiltered = stream
 
     def write(self, text: str) -> int:
-        """Write what is safe of a text; a character that the stream cannot encode becomes `?`."""
+        """Write the safe part of a text; a character that the stream cannot encode becomes `?`."""
         kept = safe(text)
         try:
             self.unfiltered.write(kept)
@@ -72,7 +72,7 @@ def filter_streams() -> None:
 
 
 def console(*, stderr: bool = False, **options: Any) -> "Console":
-    """Return a console of rich whose colours reach the terminal, and of whose text what is safe.
+    """Return a console of rich whose colours, and the safe part of whose text, reach the terminal.
 
     Brackets and colons in a text are text: as markup, a metric or a parameter could raise, or be a link elsewhere.
     """
@@ -80,7 +80,7 @@ def console(*, stderr: bool = False, **options: Any) -> "Console":
     from rich.segment import Segment
 
     class SafeConsole(Console):
-        """Filters the text of every segment; what is not text are its own commands to the terminal."""
+        """Filters the text of every segment, but not the control sequences of rich itself."""
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
             """Render to segments."""

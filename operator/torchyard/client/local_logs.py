@@ -1,4 +1,4 @@
-"""The log files of a run's ranks, read on from where they were left."""
+"""Follow the log files of a run's ranks."""
 
 import os
 import re
@@ -13,7 +13,7 @@ NAMED = re.compile(r"rank-(\d+)\.log(\.\d+)?$")
 
 
 def log_files(pods: Path, rank: int | None) -> Iterator[tuple[Path, int]]:
-    """(path, rank) of every log of every pod the run ever had, turned-over ones before those that replaced them."""
+    """Yield (path, rank) of every log of every pod that the run has had, rotated files before their successors."""
     for path in sorted(pods.glob("*/logs/rank-*.log*"), reverse=True):
         named = NAMED.fullmatch(path.name)
         if named and (rank is None or int(named[1]) == rank):
@@ -21,7 +21,7 @@ def log_files(pods: Path, rank: int | None) -> Iterator[tuple[Path, int]]:
 
 
 class RankLog:
-    """One log file, read on from where it was left."""
+    """One log file, and the position up to which it was read."""
 
     def __init__(self, path: Path, rank: int) -> None:
         self.path = path
@@ -43,7 +43,7 @@ class RankLog:
         except FileNotFoundError:
             return
         with file:
-            if os.fstat(file.fileno()).st_size < self.offset:  # emptied and begun again
+            if os.fstat(file.fileno()).st_size < self.offset:  # truncated
                 self.offset = 0
             file.seek(self.offset)
             while line := file.readline(MAX_LINE_BYTES):

@@ -25,7 +25,7 @@ class MetricsTable(list[dict[str, float]]):
         """Return (step, value) of one metric, where it was logged.
 
         Raises:
-            TorchYardError: it never was.
+            TorchYardError: it was never logged.
         """
         found = [(row["step"], row[name]) for row in self if name in row]
         if not found:

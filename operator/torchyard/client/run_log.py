@@ -1,4 +1,4 @@
-"""Log of a controlling process, for finding faults."""
+"""The log of a controlling process, for debugging."""
 
 import contextlib
 import logging
@@ -12,10 +12,10 @@ FILE = "controller.log"
 
 
 class _Quiet(RotatingFileHandler):
-    """Keeps silent where it cannot write: the folder is gone or the disk is full."""
+    """Ignores errors of writing: the folder is gone or the disk is full."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 -- the name logging calls
-        """Write nothing: stderr is the live view's."""
+        """Write nothing: stderr belongs to the live view."""
 
 
 @contextlib.contextmanager

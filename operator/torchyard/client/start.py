@@ -1,4 +1,4 @@
-"""Creating the run of a job on this machine, or finding the unfinished one to go on with."""
+"""Create the run of a job on this machine, or find the unfinished one to continue."""
 
 import shlex
 from itertools import count
@@ -24,7 +24,7 @@ class RequestedJob(NamedTuple):
     folder: Path
     """What `spec.workingDir` is relative to."""
     source: str
-    """Names it in messages: the job file, the script, the module or the program."""
+    """What messages call it: the job file, the script, the module or the program."""
     is_file: bool
     """Whether its name was given, as in a job file, and not derived from a program."""
 
@@ -36,7 +36,7 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
         wanted: the job and where it comes from.
         name: of the run; by default that of the job. Where that was derived from a script, a run of another folder
             keeps its name, and this one gets a number.
-        notice: called with what the user should know: fields without a use here, a run that goes on or was moved.
+        notice: called with what the user should know: fields without effect here, a run that is continued or moved.
 
     Raises:
         TorchYardError: the name is taken.
@@ -64,10 +64,10 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
 
 
 def require_gpus(job: TrainingJob) -> None:
-    """Check that this machine has the GPUs that the job asks for: it would wait for them for ever.
+    """Check that this machine has the GPUs that the job asks for; otherwise it would wait for them forever.
 
     Raises:
-        TorchYardError: it has not.
+        TorchYardError: it has fewer.
     """
     from torchyard.local.gpus import inventory, shortage
 
@@ -93,7 +93,7 @@ def _free_folder(name: str, source_folder: Path, notice: Notice) -> RunFolder:
 
 
 def set_aside(source: str, job: TrainingJob, before: TrainingJob, aside: Aside) -> str:
-    """Return where a finished run is whose name `job` takes, and how to go on from it where that is possible."""
+    """Return where the finished run of the same name was moved, and how to resume from it if that is possible."""
     old = aside.folder
     sentence = f"torchyard: run {before.metadata.name!r} was over and starts over; what it left is in {old.path}"
     if aside.deleted:

@@ -1,4 +1,4 @@
-"""Interfaces to the outside world, implemented by `cluster` and `intake`; nothing here performs I/O."""
+"""Interfaces to the outside world, implemented by `kubernetes`, `local` and `agents`; nothing here performs I/O."""
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol

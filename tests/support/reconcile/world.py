@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Images, TrainingJobStatus
@@ -113,7 +114,7 @@ class World:
     def create(self, action: CreatePod) -> None:
         if self.refusing:
             begun = self.refusal.since if self.refusal is not None else self.now
-            self.refusal = Refusal(reason="QuotaExceeded", since=begun, until=self.now + 5)
+            self.refusal = Refusal(reason=Reason("QuotaExceeded"), since=begun, until=self.now + 5)
             return
         self.refusal = None
         if any(pod.name == action.name for pod in self.pods.values()):

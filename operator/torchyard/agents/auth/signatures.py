@@ -30,7 +30,7 @@ NO_TOKEN = (jwt.PyJWTError, ValueError, RecursionError)
 _log = logging.getLogger(__name__)
 
 Get = Callable[[str], Awaitable[bytes]]
-"""Path -> what the API server publishes there. Raises ValueError: nothing, or not to us; Unavailable: it is away."""
+"""Path -> document of the API server. Raises ValueError if it gives none to the operator; Unavailable: no answer."""
 
 
 class _Keys(Struct, frozen=True):

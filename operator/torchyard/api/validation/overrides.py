@@ -10,7 +10,7 @@ _PART = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)((?:\[[0-9]{1,5}\])*)")
 
 
 def override(root: At, text: str) -> Problem | None:
-    """Set one value in the tree; give the fault if the text or its path is not usable.
+    """Set one value in the tree; return the fault if the text or its path cannot be used.
 
     `nodes=2`, `spec.trainer.params.steps=100`, `env[0].value=x`, `preload=[numpy]`; `path=null` removes a field.
     """

@@ -42,7 +42,7 @@ def dataset(*, action: Literal["inspect"], path: str, tokenizer: Path | None, ou
 
 
 def ask(path: str, tokenizer: Path | None) -> dict[str, Any]:
-    """Return what the trainers say of a dataset; they have the libraries that read it.
+    """Return the report of the trainers on a dataset; they have the libraries that read it.
 
     Raises:
         RefusalError: trainers are not installed here, or it is not a dataset.
@@ -68,7 +68,7 @@ def ask(path: str, tokenizer: Path | None) -> dict[str, Any]:
 
 
 def shown(found: dict[str, Any]) -> list[str]:
-    """Return the facts as lines; names of a dataset are those of a stranger."""
+    """Return the facts as lines; names in a dataset are not trusted."""
     from torchyard.api.formatting import clean
     from torchyard.cli.views.table import lines
 
@@ -90,7 +90,7 @@ def shown(found: dict[str, Any]) -> list[str]:
 
 
 def shown_text(found: dict[str, Any]) -> list[str]:
-    """Return the facts of a dataset of text as lines; its names are those of a stranger."""
+    """Return the facts of a dataset of text as lines; its names are not trusted."""
     from torchyard.api.formatting import clean
     from torchyard.cli.views.table import lines
 

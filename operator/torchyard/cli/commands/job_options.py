@@ -112,7 +112,7 @@ def requested(options: JobOptions, backend: Backend, name: str | None = None) ->
 
 
 def checked_program(options: JobOptions, backend: Backend, name: str | None = None) -> tuple["Validation", str]:
-    """Return the job of a script, module or command, or what is wrong with it; and what names it in messages.
+    """Return the job of a script, module or command, or what is wrong with it; and its name in messages.
 
     Raises:
         RefusalError: the options name no program, or two.
@@ -133,7 +133,7 @@ def save(wanted: "RequestedJob", path: Path) -> None:
     """Write the job file of a job.
 
     Raises:
-        RefusalError: there is something already.
+        RefusalError: the file exists already.
     """
     import yaml
 
@@ -191,7 +191,7 @@ def fields(options: JobOptions) -> list[str]:
 
 
 def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], str]:
-    """Build the job of a program that has no job file; with it, what names the program in messages."""
+    """Build the job of a program that has no job file; with it, the name of the program in messages."""
     from torchyard.api.launch import torchrun
     from torchyard.api.resource import API_VERSION, KIND
 

@@ -1,4 +1,4 @@
-"""Programs inside a job's pods: small Python sources, since every image we train in has a Python."""
+"""Run programs in the pods of a job: small Python sources, since every image of a trainer has Python."""
 
 from collections.abc import AsyncIterator
 
@@ -10,15 +10,15 @@ from torchyard.kubernetes.manifests.names import TRAINER
 
 
 def python(remote: Remote, pod: str, source: str, *words: str) -> AsyncIterator[bytes]:
-    """Run a source with arguments in the trainer of a pod; give its stdout. Raises what `program` does."""
+    """Run a source with arguments in the trainer of a pod; return its stdout. Raises what `program` does."""
     return program(remote, pod, "python3", "-c", source, *words)
 
 
 async def program(remote: Remote, pod: str, *command: str) -> AsyncIterator[bytes]:
-    """Run a command in the trainer of a pod; give its stdout.
+    """Run a command in the trainer of a pod; return its stdout.
 
     Raises:
-        TorchYardError: it failed, the text being its last line on stderr, or we may not run anything there.
+        TorchYardError: it failed (with its last line on stderr), or the user may not run commands there.
         NotFound, Rejected, Unavailable: it could not be started.
     """
     try:

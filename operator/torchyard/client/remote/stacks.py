@@ -1,4 +1,4 @@
-"""Where the ranks of a job stand, asked of the agents' own program in each of its pods."""
+"""Ask the agent in each pod of a job for the stacks of its ranks."""
 
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.ranks import RankStacks, read

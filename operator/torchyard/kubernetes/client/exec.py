@@ -20,13 +20,13 @@ STDOUT, STDERR, ERROR = 1, 2, 3
 
 
 class CommandFailed(Exception):  # noqa: N818 -- a fact about a command, as the errors of the API are
-    """The command ended with something else than 0; the text is what it said on stderr."""
+    """The exit code of the command is not 0; the text is its stderr."""
 
 
 async def run(
     api: Api, namespace: str, pod: str, container: str, command: Sequence[str], *, seconds: float = 3600.0
 ) -> AsyncIterator[bytes]:
-    """Run a command without a terminal and without input; give its stdout piece by piece.
+    """Run a command without a terminal and without input; yield its stdout piece by piece.
 
     Args:
         api: the API server.
@@ -69,7 +69,7 @@ async def run(
     except aiohttp.WSServerHandshakeError as error:
         if error.status == 404:
             raise NotFound(f"there is no pod {pod}", Details(name=pod, kind="pods")) from error
-        # The reason is in a body that no WebSocket client is given.
+        # The reason is in the body of the answer, which WebSocket clients do not return.
         said = {"code": error.status, "message": f"container {container} of {pod} takes no commands now"}
         raise refusal(error.status, msgspec.json.encode(said), what=what, retry_after=None) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -86,7 +86,7 @@ def check(content: bytes, said: bytes) -> None:
     """Read how a command ended.
 
     Raises:
-        CommandFailed: not well.
+        CommandFailed: its exit code is not 0.
     """
     ending = msgspec.json.decode(content, type=_Ending)
     if ending.status != "Success":

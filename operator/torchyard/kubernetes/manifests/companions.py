@@ -1,7 +1,7 @@
 """Manifests beside the pods of a job.
 
-A NetworkPolicy: pods trust every client of their ports, so only they reach each other. A headless Service for a job
-without an agent: it gives each index a name before there is an address.
+A NetworkPolicy, because the pods of a job trust every client of their ports. For a job without an agent, a headless
+Service, which gives each index a name before its pod has an address.
 """
 
 from typing import Any
@@ -15,9 +15,9 @@ Manifest = dict[str, Any]
 
 
 def network_policy(job: TrainingJob, peers: tuple[dict[str, Any], ...]) -> Manifest:
-    """Return the policy by which only pods of this job, and of the site's `peers`, connect to pods of this job.
+    """Return the policy that lets only the pods of this job and the site's `peers` connect to its pods.
 
-    The operator needs no way in: agents connect to it, and `kubectl exec` goes through the node.
+    The operator needs no access: agents connect to it, and `kubectl exec` goes through the node.
     """
     members = {"matchLabels": {names.JOB_UID: job.metadata.uid}}
     return {
@@ -38,7 +38,7 @@ def network_policy(job: TrainingJob, peers: tuple[dict[str, Any], ...]) -> Manif
 
 
 def service(job: TrainingJob) -> Manifest:
-    """Resolves, for members, `<job>-0.<this name>` while they are not ready yet, which they are once they found it."""
+    """Return the Service by which members resolve `<job>-0.<its name>`, also before they are ready."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -62,22 +62,22 @@ class Site(Struct, frozen=True, kw_only=True):
     operator_url: str
     """Base URL of the intake as pods reach it, `https://...`."""
     ca_pem: str
-    """Certificates that the intake's own certificate is judged by."""
+    """CA certificates by which agents verify the certificate of the intake."""
     agent_image: str
     """Has `python3` on its PATH and the agent's zipapp at `AGENT_ZIPAPP`."""
     trainer_image: str
-    """For jobs that name no image."""
+    """The image of jobs that name none."""
     audience: str = AUDIENCE
     token_seconds: int = 3600
     run_as: int | None = NON_ROOT
-    """uid and gid of every process; None: the cluster gives them out itself, as OpenShift does."""
+    """uid and gid of every process; None: the cluster assigns them, as OpenShift does."""
     disk: str = ""
-    """Disk that a pod may fill if its job does not say; empty: as much as there is."""
+    """Limit of the disk of a pod whose job names none; empty: no limit."""
     lost_node_seconds: int = 30
     """How long a pod stays bound to a node that is not ready or not reachable."""
     shm: str = ""
-    """Size of /dev/shm if the job says neither that nor its memory; empty: as much as the node has."""
+    """Size of /dev/shm if the job names neither it nor memory; empty: no limit."""
     network_peers: tuple[dict[str, Any], ...] | None = None
-    """NetworkPolicy peers that may reach the pods of a job beside its own pods; None: no NetworkPolicy is made."""
+    """NetworkPolicy peers that may reach the pods of a job beside its own pods; None: no NetworkPolicy is created."""
     scheduling_gates: tuple[str, ...] = ()
     """Gates that a gang scheduler removes when all pods of the gang fit."""
