@@ -1,4 +1,4 @@
-"""Which move answers a command: the fencing rules of a round (pure). See the table of verbs in docs/protocol.md."""
+"""The next step towards a command: the fencing rules of a round (pure). See the table of verbs in docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional
 
 @dataclass(frozen=True)
 class RoundState:
-    """Where this agent stands.
+    """The rounds that this agent has accepted and stopped, and the one that it runs.
 
     Attributes:
         accepted: newest round ever accepted.
@@ -38,7 +38,7 @@ NOTHING = Move("nothing")
 
 
 def next_move(rounds: RoundState, command: Dict[str, Any]) -> Move:
-    """Return the next step towards what `command` wishes; ask again after it was made, until it is `nothing`.
+    """Return the next step towards `command`; after the step, ask again, until it is `nothing`.
 
     Raises:
         ValueError: a field of the command is missing or of the wrong kind.

@@ -31,7 +31,7 @@ def news(document: Dict[str, Any]) -> Tuple[Any, ...]:
 
 
 def _milestones(reports: List[Dict[str, Any]]) -> List[Any]:
-    """Return what in the reports is news at once: that training began, each checkpoint, each value at a rung."""
+    """Return what is sent at once of the reports: that training began, each checkpoint, each value at a rung."""
     return [
         (
             report.get("step", 0) > 0,

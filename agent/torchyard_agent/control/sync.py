@@ -1,7 +1,7 @@
 """The agent's end of `POST /v1/sync`: state up, command down, one request at a time, long-polled.
 
-Runs in a thread. News drops the pending poll and is sent at once on a new connection; when the operator is away the
-newest state waits, with jittered exponential back-off, and training goes on.
+Runs in a thread. News cancels the pending poll and is sent at once on a new connection. While the operator does not
+answer, the newest state is sent again with jittered exponential back-off, and training continues.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Sync:
             return self.command, self.revision
 
     def publish(self, state: Dict[str, Any], *, obeyed: int, urgent: bool) -> None:
-        """Send `state` as the next news of the operator: now if `urgent`, else with the next poll.
+        """Send `state` to the operator: now if `urgent`, else with the next poll.
 
         Args:
             state: of the agent.

@@ -1,4 +1,4 @@
-"""Curves of a program that writes none: `metrics.jsonl` and TensorBoard event files in its checkpoint folder.
+"""Write the curves of a program that writes none: `metrics.jsonl` and TensorBoard event files in its checkpoint folder.
 
 The same files as those of a built-in workload, so that `fetch`, plots and TensorBoard need not know which one it was.
 """

@@ -1,4 +1,4 @@
-"""Output of the ranks repeated on the agent's own, for `kubectl logs`; never waits for its reader."""
+"""Repeat the output of the ranks on that of the agent, for `kubectl logs`, without waiting for a reader."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LogForwarder:
             self._changed.notify()
 
     def close(self) -> None:
-        """Write what waits, for at most a second."""
+        """Write the queued output, for at most a second."""
         with self._changed:
             self._closed = True
             self._changed.notify()

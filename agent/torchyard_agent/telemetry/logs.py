@@ -1,4 +1,4 @@
-"""Output of one rank: followed in its log file, its last lines kept, metrics read from it by pattern."""
+"""Follow the output of one rank in its log file: keep its last lines, and read metrics by pattern."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 
 def bound_stderr(descriptor: int = 2, most: int = _STDERR_BYTES) -> None:
-    """Cut standard error to nothing beyond `most` bytes if it is a file: without a container runtime nothing else does.
+    """Empty standard error once it exceeds `most` bytes, if it is a file: only a container runtime rotates it.
 
     Each failed round leaves a kilobyte of its launcher there. What we say ourselves is in `agent.log`, too.
     """

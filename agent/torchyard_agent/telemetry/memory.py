@@ -1,6 +1,6 @@
 """Memory of this pod's control group: whether the kernel just killed a process for lack of it.
 
-A worker that is killed so looks like any `kill -9`. Under cgroup v2 the kubelet has the whole container killed and says
+Such a kill looks like any `kill -9`. Under cgroup v2 the kubelet has the whole container killed and says
 OOMKilled itself; under v1, with `singleProcessOOMKill` and outside of a cluster only the counter of the group knows.
 """
 
@@ -26,7 +26,7 @@ _V2 = _Files("memory.events", "memory.max", "memory.peak")
 
 
 class Memory:
-    """The control group of this process; without one nothing is ever known.
+    """The control group of this process; without one, no kill is ever reported.
 
     Args:
         mounts: where control groups are mounted.

@@ -1,4 +1,4 @@
-"""What only one backend does: a cluster, or this machine. The other says so; nothing is ignored without a word."""
+"""Fields that only one backend uses, a cluster or this machine. The other reports them: nothing is ignored silently."""
 
 from collections.abc import Mapping
 from typing import Any, Literal

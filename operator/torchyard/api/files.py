@@ -15,7 +15,7 @@ CHUNK = 64 * 1024
 def read_bounded(path: Path, most: int) -> bytes:
     """Return the content of a file, at most so many bytes.
 
-    A pipe, as of `<(...)`, may be silent for ten seconds; standard input may be for ever.
+    A pipe, as of `<(...)`, may be silent for ten seconds; standard input may be silent forever.
 
     Raises:
         OSError: it cannot be read, or nothing comes from it.
@@ -23,7 +23,7 @@ def read_bounded(path: Path, most: int) -> bytes:
     if str(path) == STANDARD_INPUT:
         with path.open("rb") as stream:
             return stream.read(most)
-    # Not to wait for a writer: a named pipe may never get one.
+    # Without waiting for a writer: a named pipe may never get one.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -185,7 +185,7 @@ def _any(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
 
 
 def _union(members: list[Mapping[str, Any]], definitions: Mapping[str, Any]) -> Schema:
-    """Optional values lose their null (absent says the same); a whole number or a text becomes an int-or-string."""
+    """Remove null from optional values (absent means the same); make a whole number or a text an int-or-string."""
     present = [member for member in members if member.get("type") != "null"]
     if len(present) == 1:
         schema = _convert(present[0], definitions)

@@ -1,7 +1,6 @@
 """The type of a rule between fields of the spec, and the table of what this version does not implement.
 
-What is not implemented is rejected, never ignored; a row leaves the table when its behaviour arrives.
-
+What is not implemented is rejected, never ignored; a row leaves the table when it is implemented.
 """
 
 from collections.abc import Callable

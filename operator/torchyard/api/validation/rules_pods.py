@@ -280,7 +280,7 @@ def _grows(backoff: Backoff) -> bool:
 def _is_sound(pattern: str) -> bool:
     """Return whether Python can parse a pattern.
 
-    To compile what other people write can take seconds: 60 classes of all of Unicode without regard to case do.
+    Compiling a pattern can take seconds: 60 case-insensitive classes of all of Unicode do.
     """
     try:
         return bool(parser.parse(pattern).state.groupdict)
