@@ -2,20 +2,24 @@
 
 import base64
 import io
+import itertools
 import json
 import os
+import re
+import shutil
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from torchyard_trainers.core import tokenizer_file
 from torchyard_trainers.core.adapters import ADAPTERS, merged_with, saved_lora
 from torchyard_trainers.core.command import main
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
 from torchyard_trainers.core.model_config import read_config_json
-from torchyard_trainers.core.pretrained import FILE
+from torchyard_trainers.core.pretrained import FILE, INDEX
 from torchyard_trainers.lm import templates
 from torchyard_trainers.lm.chat import Chat
 from torchyard_trainers.lm.folder import empty_model, read_config, read_tokenizer
@@ -138,6 +142,122 @@ def test_what_has_no_end_is_not_read(folder, name, target):
         return
     with pytest.raises((ConfigError, DataMismatchError)):
         open_speaker(folder, "cpu")
+
+
+def extend(path, text):
+    path.write_text(path.read_text().rstrip().removesuffix("}") + text)
+
+
+def index_of(folder, files):
+    names = list(load_file(folder / FILE))
+    (folder / FILE).unlink()
+    weights = dict(zip(names, files, strict=False))
+    (folder / INDEX).write_text(json.dumps({"weight_map": weights or {f"x{n}": each for n, each in enumerate(files)}}))
+
+
+def sparse(path, size):
+    with path.open("wb") as file:
+        file.truncate(size)
+
+
+# What a stranger may put into a folder, and what the error says about it: config and tokenizer, then weights.
+READ_FIRST = {
+    "layers": (lambda at: change(at / "config.json", num_hidden_layers=10**6), "num_hidden_layers is 1000000"),
+    "units": (lambda at: change(at / "config.json", hidden_size=10**12), "hidden_size is 1000000000000"),
+    "a config of 1 GiB": (
+        lambda at: sparse(at / "config.json", 1 << 30),
+        "config.json (is not a file of a model|has 1024 MiB, more than 1)",
+    ),
+    "200 MiB beside the tokenizer": (
+        lambda at: sparse(at / "tokenizer_config.json", 200 << 20),
+        "tokenizer_config.json has 200 MiB, more than 16",
+    ),
+    "tokens": (
+        lambda at: change_model(at, vocab={f"t{number}": number for number in range(300)}),
+        "tokenizer.json has more than 200 tokens",
+    ),
+    "merges": (
+        lambda at: change_model(at, merges=[["a", "b"]] * 300),
+        "tokenizer.json has more than 200 merges",
+    ),
+    "added tokens": (
+        lambda at: change(at / "tokenizer_config.json", added_tokens_decoder={str(n): {} for n in range(300)}),
+        "tokenizer_config.json has more than 200 added tokens",
+    ),
+    "a model that stands twice": (
+        lambda at: extend(at / "tokenizer.json", ',"model":' + json.dumps({"vocab": {"a": 0}, "x": [""] * 300}) + "}"),
+        "tokenizer.json has more than 200 texts beside its tokens",
+    ),
+}
+WEIGHTS = {
+    "paths out of the folder": (
+        lambda at: index_of(at, ["../../etc/passwd"] * 50),
+        r"names \.\./\.\./etc/passwd; only safetensors files of the same folder",
+    ),
+    "100,000 files": (
+        lambda at: index_of(at, [f"m-{number}.safetensors" for number in range(10**5)]),
+        "names m-0.safetensors, which does not exist",
+    ),
+    "a header of 90 MB": (
+        lambda at: (at / FILE).write_bytes((90_000_000).to_bytes(8, "little") + bytes(60_000)),
+        "its header would have 90000000 bytes, more than",
+    ),
+    "a link to another file": (
+        lambda at: ((at / FILE).unlink(), (at / FILE).symlink_to("/bin/sh")),
+        "not a safetensors file",
+    ),
+}
+
+
+@pytest.fixture
+def low_limits(monkeypatch):
+    """Limits for small files."""
+    for limit in ("MAX_TOKENS", "MAX_MERGES", "MAX_ADDED_TOKENS", "MAX_OTHERS"):
+        monkeypatch.setattr(tokenizer_file, limit, 200)
+    return monkeypatch
+
+
+def change_model(folder, **fields):
+    tree = json.loads((folder / "tokenizer.json").read_text())
+    change(folder / "tokenizer.json", model=tree["model"] | fields)
+
+
+@pytest.mark.parametrize(
+    ("hostile", "command"),
+    [
+        *itertools.product(READ_FIRST, ["plan", "train", "eval", "dataset", "chat"]),
+        *itertools.product(WEIGHTS, ["train", "eval", "chat", "initFrom"]),
+    ],
+)
+def test_every_command_rejects_a_hostile_folder_by_name(folder, low_limits, capfd, hostile, command):
+    """What a command does not read, it need not reject."""
+    tmp_path, monkeypatch = folder.parent, low_limits
+    good = tmp_path / "good"
+    shutil.copytree(folder, good)
+    spoil, message = (READ_FIRST | WEIGHTS)[hostile]
+    spoil(folder)
+    data = tmp_path / "data.jsonl"
+    data.write_text((json.dumps({"messages": SAID}) + "\n") * 40)
+    source = {"validation" if command == "eval" else "data": [str(data)]}
+    params = {
+        "pretrained": str(good if command == "initFrom" else folder),
+        "steps": 1,
+        "batch": 2,
+        "maxLength": 32,
+        **source,
+    }
+    config = {"trainer": {"name": "lm", "mode": "eval" if command == "eval" else "train", "params": params}}
+    start = {"checkpoint": {"initFrom": str(folder)}} if command == "initFrom" else {}
+    (tmp_path / "job.json").write_text(json.dumps(config | start | {"device": "cpu"}))
+    job = ["--config", str(tmp_path / "job.json"), "--checkpoint-dir", str(tmp_path / "checkpoints")]
+    words = {
+        "plan": [*job, "plan", "--world", "1", "--local", "1"],
+        "dataset": ["dataset", str(data), "--tokenizer", str(folder)],
+        "chat": ["chat", str(folder), "--device", "cpu"],
+    }
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps({"messages": SAID[:1]}) + "\n"))
+    assert main(words.get(command, job)) in (64, 65)
+    assert re.search(message, capfd.readouterr().err)
 
 
 def test_code_in_a_folder_is_not_run(folder, tmp_path):

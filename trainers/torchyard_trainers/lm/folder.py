@@ -1,5 +1,6 @@
 """A Hugging Face folder of a causal language model: its config, its tokenizer, and a model without weights."""
 
+from collections.abc import Iterator
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,20 @@ from typing import Any
 import torch
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.model_config import build_of, one_line, read_config_json, read_object
-from torchyard_trainers.core.tokenizer_file import MAX_TOKENIZER_BYTES, TOKENIZER, check_growth, check_size
+from torchyard_trainers.core.model_config import (
+    MAX_CONFIG_BYTES,
+    build_of,
+    one_line,
+    read_config_json,
+    read_object,
+)
+from torchyard_trainers.core.pretrained import INDEX
+from torchyard_trainers.core.tokenizer_file import (
+    MAX_TOKENIZER_BYTES,
+    TOKENIZER,
+    check_growth,
+    check_tokenizer_file,
+)
 from torchyard_trainers.lm.models import LanguageModel
 
 FIELD = "trainer.params.pretrained"
@@ -28,7 +41,12 @@ TOKENIZER_FILES = (
 
 GENERATION = "generation_config.json"
 
+TEMPLATES = "additional_chat_templates"
+WEIGHTS = frozenset({".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx"})  # never read here
+
 MAX_TEMPLATE_BYTES = 1 << 20
+# Settings of a tokenizer with all added tokens that it may have.
+MAX_SETTINGS_BYTES = 16 << 20
 # What forward passes of a base model are called with.
 _NEEDED = ("attention_mask", "position_ids", "past_key_values")
 
@@ -74,9 +92,8 @@ def read_tokenizer(folder: Path) -> Any:
     files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if not files:
         raise ConfigError(f"{FIELD}: {folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
-    for path in files:
-        limit = MAX_TEMPLATE_BYTES if path.name.startswith("chat_template") else MAX_TOKENIZER_BYTES
-        check_size(path, f"{FIELD}: {path}", limit)
+    for path in _read_by_tokenizers(folder):
+        check_tokenizer_file(path, f"{FIELD}: {path}", limit=_limit(path))
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise anything
@@ -88,6 +105,24 @@ def read_tokenizer(folder: Path) -> Any:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def _read_by_tokenizers(folder: Path) -> Iterator[Path]:
+    """Yield all files that a tokenizer of some class may be read from: all but weights."""
+    for place in (folder, folder / TEMPLATES):
+        if place.is_dir():
+            yield from (path for path in place.iterdir() if path.suffix not in WEIGHTS)
+
+
+def _limit(path: Path) -> int:
+    """Return how many bytes a file beside the weights may have."""
+    if path.suffix == ".jinja" or path.name.startswith("chat_template"):
+        return MAX_TEMPLATE_BYTES
+    if path.name in ("config.json", GENERATION):
+        return MAX_CONFIG_BYTES
+    if path.suffix == ".json" and path.name not in (TOKENIZER, "vocab.json", INDEX):
+        return MAX_SETTINGS_BYTES
+    return MAX_TOKENIZER_BYTES
 
 
 def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> LanguageModel:
