@@ -59,6 +59,13 @@ def test_a_problem_is_read_with_its_depot_first(tmp_path):
     assert (problem.capacity, problem.best, problem.metric) == (10, 30, "EUC_2D")
 
 
+def test_a_file_without_an_end_in_sight_is_not_read(tmp_path):
+    with (path := write(tmp_path)).open("ab") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ConfigError, match=r"small.vrp has more than 64 MiB; give a \.vrp file"):
+        cvrplib.read(path)
+
+
 def test_every_distance_is_rounded_by_itself(tmp_path):
     problem = cvrplib.read(write(tmp_path))
     assert problem.length([1, 3, 0, 4, 2, 0, 0]) == (5 + 5 + 10) + (1 + 5 + 5)

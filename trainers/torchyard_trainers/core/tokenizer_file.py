@@ -15,6 +15,8 @@ from msgspec import Raw, Struct
 from torchyard_trainers.core.exits import ConfigError
 
 TOKENIZER = "tokenizer.json"
+WORDS = "words.txt"
+MAX_WORDS_BYTES = 1 << 20
 # The largest published tokenizers have 62 MiB, 0.9 million tokens, 0.6 million merges, and some thousand added tokens.
 # A token takes 300 to 600 bytes of memory, an added one ten times as much.
 MAX_TOKENIZER_BYTES = 128 << 20
@@ -48,6 +50,25 @@ def read_tokenizer_file(folder: Path, field: str) -> Any:
         raise ConfigError(f"{at} cannot be read: {error}") from error
     check_growth(tokenizer, at)
     return tokenizer
+
+
+def read_words(folder: Path, field: str) -> list[str]:
+    """Return the words, in the order of their numbers, of a model that was exported without a tokenizer.
+
+    Args:
+        folder: of a model, with `words.txt`.
+        field: of the job that names the folder.
+
+    Raises:
+        ConfigError: it is larger than 1 MiB, or not text.
+    """
+    path = folder / WORDS
+    if path.stat().st_size > MAX_WORDS_BYTES:
+        raise ConfigError(f"{field}: {path} has {path.stat().st_size} bytes, more than 1 MiB; export the model again")
+    try:
+        return path.read_text("utf-8").split()
+    except ValueError as error:
+        raise ConfigError(f"{field}: {path} is not text ({error}); export the model again") from error
 
 
 class _Model(Struct, frozen=True):

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.pretrained import digest_of
-from torchyard_trainers.core.tokenizer_file import TOKENIZER, read_tokenizer_file
+from torchyard_trainers.core.tokenizer_file import TOKENIZER, WORDS, read_tokenizer_file, read_words
 
-WORDS = "words.txt"
 PADDING, BEGIN, FIRST = 0, 1, 2  # tokens of a vocabulary of words
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -71,7 +70,7 @@ def split_words(text: str) -> list[str]:
 
 def _vocabulary(texts: Sequence[str], words: Sequence[str] | None, folder: Path | None) -> list[str]:
     if folder is not None and (folder / WORDS).is_file():  # an export of this workload
-        return (folder / WORDS).read_text().split()
+        return read_words(folder, "trainer.params.pretrained")
     return list(words) if words is not None else sorted({word for text in texts for word in split_words(text)})
 
 

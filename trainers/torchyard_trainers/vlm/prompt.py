@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.tokenizer_file import TOKENIZER, read_tokenizer_file
+from torchyard_trainers.core.tokenizer_file import TOKENIZER, WORDS, read_tokenizer_file, read_words
 
-WORDS = "words.txt"
 FIRST = 1  # token of the first word; 0 is padding
 FIELD = "trainer.params.pretrained"
 # The chat template of Qwen with an image in the user's turn.
@@ -70,7 +69,7 @@ def _encoder(texts: Sequence[str], folder: Path | None) -> tuple[Any, Mapping[st
     if folder is not None and (folder / TOKENIZER).is_file():
         return _by_tokenizer(folder), {TOKENIZER: folder / TOKENIZER}
     if folder is not None and (folder / WORDS).is_file():  # an export of this workload
-        words = (folder / WORDS).read_text().split()
+        words = read_words(folder, FIELD)
     else:
         words = list(dict.fromkeys(word for text in texts for word in split_words(text)))
     numbers = {word: FIRST + place for place, word in enumerate(words)}
