@@ -202,11 +202,11 @@ WEIGHTS = {
     ),
     "a header of 90 MB": (
         lambda at: (at / FILE).write_bytes((90_000_000).to_bytes(8, "little") + bytes(60_000)),
-        "its header would have 90000000 bytes, more than",
+        "model.safetensors: the list of tensors, .* more than 32 MiB, which no model has",
     ),
     "a link to another file": (
         lambda at: ((at / FILE).unlink(), (at / FILE).symlink_to("/bin/sh")),
-        "not a safetensors file",
+        "the list of tensors|not a safetensors file",
     ),
 }
 

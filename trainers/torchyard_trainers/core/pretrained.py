@@ -24,7 +24,7 @@ from torchyard_trainers.core.world import World
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 MAX_INDEX_BYTES = 64 * 1024 * 1024
-# Some 300,000 tensors; a model of 10^12 weights has 140,000 in a hundred files. Each costs 1 KiB and 10 us to read.
+# Of all files together: some 300,000 tensors; a model of 10^12 weights has 140,000. Each costs 1 KiB and 10 us to read.
 MAX_HEADER_BYTES = 32 * 1024 * 1024
 # Types of weights in files, by the names that safetensors gives them.
 _FLOATS = {"F64", "F32", "F16", "BF16"}
@@ -230,8 +230,14 @@ def files_of(folder: Path) -> dict[Path, dict[str, tuple[tuple[int, ...], str]]]
     from safetensors import SafetensorError, safe_open
 
     found: dict[Path, dict[str, tuple[tuple[int, ...], str]]] = {}
+    left = MAX_HEADER_BYTES
     for path in files_in(folder):
-        _check_header(path)
+        left -= _header_size(path)
+        if left < 0:
+            raise DataMismatchError(
+                f"{path}: the list of tensors, with those of the files before it, would have more than "
+                f"{MAX_HEADER_BYTES >> 20} MiB, which no model has; copy the folder again"
+            )
         try:
             with safe_open(path, framework="pt") as file:
                 slices = {each: file.get_slice(each) for each in file.keys()}  # noqa: SIM118
@@ -250,19 +256,10 @@ def files_of(folder: Path) -> dict[Path, dict[str, tuple[tuple[int, ...], str]]]
     return found
 
 
-def _check_header(path: Path) -> None:
-    """Check the size of a safetensors file's list of tensors, which its first 8 bytes give.
-
-    Raises:
-        DataMismatchError: it is larger than that of any model.
-    """
+def _header_size(path: Path) -> int:
+    """Return the bytes of a safetensors file's list of tensors, as its first 8 bytes give them."""
     with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-    if size > MAX_HEADER_BYTES:
-        raise DataMismatchError(
-            f"{path}: not a safetensors file (its header would have {size} bytes, more than {MAX_HEADER_BYTES}); copy "
-            "it again"
-        )
+        return int.from_bytes(file.read(8), "little")
 
 
 def canonical(name: str, pretrained: Pretrained | None = None) -> str:
