@@ -11,6 +11,7 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.device import as_shapes
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.lm import models
 from torchyard_trainers.lm.batches import documents, encode
 from torchyard_trainers.lm.models import PRESETS, build_model
 from torchyard_trainers.lm.params import resolve_params
@@ -141,6 +142,21 @@ def test_scores_are_log_probabilities_entropies_and_choices_of_the_labels(model)
     assert scores.greedy.equal(greedy)
     assert scores.log_probability.requires_grad
     assert not scores.entropy.requires_grad
+
+
+def test_no_more_than_a_chunk_of_logits_exists_when_labels_are_scored(model, monkeypatch):
+    batch = documents([[5, 6, 9], [7]], [[8, 9, 4], [4, 2]], pad=0)
+    head, weights = model.lm.get_output_embeddings(), tuple(model.parameters())
+    computed, found = [], []
+    head.register_forward_hook(lambda _head, _inputs, logits: computed.append(len(logits)))
+    for labels in (100, 2):
+        monkeypatch.setattr(models, "CHUNK_ON_GPU", labels * len(head.weight))
+        scores = model(batch.tokens, batch.labels, scores=True, temperature=0.5)
+        gradients = torch.autograd.grad(scores.log_probability.square().sum(), weights)
+        found.append(([each.detach() for each in scores], gradients))
+    assert computed[0] == 5
+    assert sorted(computed[1:]) == [1, 1, 2, 2, 2, 2]  # once more in the backward pass
+    torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("shapes", [False, True])

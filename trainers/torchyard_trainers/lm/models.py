@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from torchyard_trainers.core.device import only_shapes
 from torchyard_trainers.core.losses import (
+    CHUNK_ON_GPU,
     IGNORE,
     Softmax,
     chunk_on,
@@ -163,12 +166,15 @@ class LanguageModel(nn.Module):
             chosen = (labels != IGNORE).nonzero()[:, 0]
             labels = labels[chosen]
         hidden = hidden.flatten(0, 1)[chosen]
-        if torch.is_grad_enabled():
+        # No more than a chunk of logits exists, which a backward pass computes again.
+        graded = torch.is_grad_enabled()
+        classes = len(self.lm.get_output_embeddings().weight)
+        size = max((CHUNK_ON_GPU if graded else chunk_on(hidden)) // classes, 1)
+        if graded and len(labels) <= size:
             return self._scores(hidden, labels, temperature)
-        # Nothing is kept for a backward pass, so that no more than a chunk of logits exists.
-        size = max(chunk_on(hidden) // self.lm.get_output_embeddings().weight.shape[0], 1)
-        parts = [
-            self._scores(few, of_few, temperature)
+        act = partial(checkpoint, self._scores, use_reentrant=False, preserve_rng_state=False)
+        parts: list[Scores] = [
+            (act if graded else self._scores)(few, of_few, temperature)
             for few, of_few in zip(hidden.split(size), labels.split(size), strict=True)
         ]
         return Scores(*map(torch.cat, zip(*parts, strict=True)))
