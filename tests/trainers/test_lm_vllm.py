@@ -1,4 +1,4 @@
-"""Rollouts by vLLM: the same tokens from the same weights, its parameters, its memory, and what it lacks."""
+"""Rollouts by vLLM: the same tokens from the same weights, its parameters, its memory, and what it lacks, and resuming."""
 
 import json
 import os
@@ -89,11 +89,12 @@ def packages():
         pytest.skip(str(error))
 
 
-def started(packages, *command):
+def started(packages, *command, folder=None):
     path = os.pathsep.join(map(str, (packages, os.environ.get("PYTHONPATH", ""))))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
     return subprocess.Popen(
         [sys.executable, *map(str, command)],
+        cwd=folder,
         env=environment,
         text=True,
         stdout=subprocess.PIPE,
@@ -109,15 +110,35 @@ def output_of(process):
 
 @pytest.mark.e2e
 def test_vllm_generates_the_same_tokens_before_and_after_weights_are_handed_over(packages):
-    (line,) = (each for each in output_of(started(packages, MODULE, "compare")).splitlines() if each[:1] == "{")
-    found = json.loads(line)
-    first, second = found["greedy"]
-    assert first != second
-    for ours, theirs in (first, second):
-        assert ours == theirs
-        assert sum(stopped for _, way in ours for stopped in way) >= 2
-    for scores, sampled in found["sampled"]:
-        assert torch.tensor(sampled).allclose(torch.tensor(scores), atol=1e-4)
-    for beside_others, alone in found["alone"]:
-        assert beside_others == alone
-    assert found["threads"] == [1, 1]
+    lines = output_of(started(packages, MODULE, "compare")).splitlines()
+    for found in (json.loads(line) for line in lines if line[:1] == "{"):
+        first, second = found["greedy"]
+        assert first != second
+        for ours, theirs in (first, second):
+            assert ours == theirs
+            assert sum(stopped for _, way in ours for stopped in way) >= 2
+        for scores, sampled in found["sampled"]:
+            assert torch.tensor(sampled).allclose(torch.tensor(scores), atol=1e-4)
+        for beside_others, alone in found["alone"]:
+            assert beside_others == alone
+        assert found["threads"] == [1, 1]
+    assert [line[:1] for line in lines].count("{") == 2, "a tied model with adapters, and one with neither"
+    at = "trainer.params.engine: vllm, but "
+    assert f"{at}the model is a mixture of experts (num_experts); use engine: torch" in lines
+    assert f"{at}on a CPU it has no attention for heads of 16 " in "\n".join(lines)
+
+
+@pytest.mark.e2e
+def test_grpo_learns_with_vllm_and_after_a_kill_in_a_rollout_goes_on_with_the_same_bits(packages, tmp_path):
+    output = output_of(started(packages, MODULE, "lives", folder=tmp_path))
+    rewards, divergences = ([], [])
+    for line in (tmp_path / "whole" / "checkpoints" / "metrics.jsonl").read_text().splitlines():
+        metrics = json.loads(line)
+        if metrics["step"] > 25:
+            rewards.append(metrics["reward"])
+            divergences.append(metrics["engineKl"])
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.1, rewards
+    assert all(abs(each) < 1e-4 for each in divergences), divergences
+    weights = [tmp_path / each / "checkpoints" / "final" / "model.safetensors" for each in ("whole", "killed")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+    assert output.count("step 41/50") == 3, "of three runs the third went on from step 40"

@@ -1,25 +1,26 @@
-"""Compares vLLM with the engine of the trainer on one model; runs with the packages of `hack.vllm_packages`."""
+"""Compares vLLM with the engine of the trainer, and trains with it; runs with the packages of `hack.vllm_packages`."""
 
+import itertools
 import json
+import os
+import signal
 import sys
+from pathlib import Path
 
 import torch
+from transformers import Qwen3Config, Qwen3MoeConfig
 
 from torchyard_trainers.core.adapters import add_lora
+from torchyard_trainers.core.command import main
+from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.world import World
 from torchyard_trainers.lm import models
 from torchyard_trainers.lm.generation import Sampling, WeightsEngine
 from torchyard_trainers.lm.tokens import character_tokenizer
-from torchyard_trainers.lm.vllm_engine import VllmEngine, size_of
+from torchyard_trainers.lm.vllm_engine import VllmEngine, check_model, size_of
 
 CPU = torch.device("cpu")
 PROMPTS = [[5, 6, 7, 8], [9, 10], [11, 12, 13, 14, 15, 16], [40]]
-
-
-def model_of(tokenizer):
-    """Return a tiny Qwen3; on a CPU, vLLM has no attention for heads of less than 32."""
-    models.PRESETS["tiny-qwen3"][1]["head_dim"] = 32
-    return models.build_model("tiny-qwen3", tokenizer, seed=1)
 
 
 def changed(model, seed):
@@ -30,11 +31,13 @@ def changed(model, seed):
             each.add_(0.1 * torch.randn(each.shape, generator=generator))
 
 
-def compare():
-    """Return what both engines generate before and after the weights change."""
+def compare(*, tied):
+    """Print what both engines generate before and after the weights change: tied with adapters, else neither."""
     tokenizer = character_tokenizer()
-    model = model_of(tokenizer)
-    model.lm = add_lora(model.lm, rank=2, alpha=8.0)
+    models.PRESETS["tiny-qwen3"][1]["tie_word_embeddings"] = tied
+    model = models.build_model("tiny-qwen3", tokenizer, seed=1)
+    if tied:
+        model.lm = add_lora(model.lm, rank=2, alpha=8.0)
 
     def decode(tokens):
         return tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -67,14 +70,69 @@ def compare():
             scores.append(model(tokens, labels, scores=True, temperature=0.7).log_probability.tolist())
         found["sampled"].append((scores, [row[:24].tolist() for row in completions.sampled]))
     found["threads"] = (threads, torch.get_num_threads())
-    return found
+    sys.stdout.write("\n" + json.dumps(found) + "\n")
+    sys.stdout.flush()
+    return 0
+
+
+def rejections():
+    """Print what is said of models that vLLM is not used for."""
+    few = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    for config in (Qwen3MoeConfig(**few, head_dim=32), Qwen3Config(**few, head_dim=16)):
+        try:
+            check_model(config, CPU)
+        except ConfigError as error:
+            print(error)  # noqa: T201
+
+
+CONFIG = {
+    "trainer": {
+        "name": "lm",
+        "params": {"method": "grpo", "engine": "vllm", "reward": "shaped", "length": 2, "symbols": 6, "batch": 128}
+        | {"steps": 50, "sftSteps": 25, "warmupSteps": 0, "evalSamples": 64, "evalEvery": 1000, "logEvery": 1},
+    },
+    "device": "cpu",
+    "parallelism": {"microBatchSize": 128},
+    "checkpoint": {"interval": {"steps": 10}},
+}
+
+
+def train(folder, dies_in):
+    """Train in a folder, and die of SIGKILL in the rollout of this number; 0: in none."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    os.chdir(folder)
+    rollouts, generate = itertools.count(1), VllmEngine.generate
+
+    def dies(*arguments):
+        completions = generate(*arguments)
+        if next(rollouts) == dies_in:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return completions
+
+    VllmEngine.generate = dies
+    return main(["--config", "config.json"])
+
+
+def forked(function, *arguments, **options):
+    """Call a function in a process of its own, which need not import anything again; return its exit code."""
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    try:
+        code = function(*arguments, **options)
+    finally:
+        os._exit(code)
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "folder":
-        tokenizer = character_tokenizer()
-        for part in (model_of(tokenizer).lm, tokenizer):
-            part.save_pretrained(sys.argv[2])
+    torch.set_num_threads(1)
+    models.PRESETS["tiny-qwen3"][1]["head_dim"] = 32  # on a CPU, vLLM has no attention for less
+    if sys.argv[1] == "compare":
+        rejections()
+        codes = [forked(compare, tied=tied) for tied in (True, False)]
+        expected = [0, 0]
     else:
-        torch.set_num_threads(1)
-        sys.stdout.write("\n" + json.dumps(compare()) + "\n")
+        codes = [forked(train, Path(folder), dies_in) for folder, dies_in in (("whole", 0), ("killed", 18), ("killed", 0))]
+        expected = [0, -signal.SIGKILL, 0]
+    assert codes == expected, codes
