@@ -78,6 +78,16 @@ def test_a_report_of_any_program_costs_only_the_fields_that_are_wrong(tmp_path, 
     assert reports.trimmed([report])[0]["step"] == 7
 
 
+def test_metrics_beyond_those_of_a_status_are_named_in_a_warning():
+    report = {"round": 1, "rank": 0, "step": 1, "metrics": {f"m{number}": 1.0 for number in range(66)}}
+    (sent,) = reports.trimmed([{**report, "warnings": ["first"]}])
+    assert list(sent["metrics"]) == list(report["metrics"])[:64]
+    assert sent["warnings"] == [
+        "first",
+        "the status has at most 64 metrics, and neither m64 nor those after it; report fewer names",
+    ]
+
+
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"round": 4, "rank": 1}', '{"round": 4, "rank": 1, "step": true}', "[]"]
 )

@@ -83,6 +83,20 @@ def test_greedy_completions_of_ragged_prompts_are_those_of_transformers(kind):
     assert found.stopped.tolist() == [END in row for row in wanted]
 
 
+def test_completions_are_cut_off_where_the_positions_of_a_model_end():
+    torch.manual_seed(3)
+    sizes = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16}
+    engine = engine_of(
+        AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **sizes, initializer_range=0.6)).eval()
+    )
+    short = engine.generate(PROMPTS, torch.arange(4), Sampling(7, temperature=0))
+    found = engine.generate(PROMPTS, torch.arange(4), Sampling(12, temperature=0))
+    assert found.lengths.tolist() == [11, 12, 12, 7]
+    assert not found.stopped.any()
+    assert [row[:7] for row in rows(found)] == rows(short)
+    assert list(engine.stream(PROMPTS[3], Sampling(12, temperature=0))) == rows(found)[3]
+
+
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", KINDS)
 def test_completions_in_half_precision_are_what_the_model_finds_most_probable(kind, half):

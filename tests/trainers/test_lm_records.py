@@ -8,7 +8,7 @@ import pytest
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError, DataError
-from torchyard_trainers.lm.datasets import Datasets
+from torchyard_trainers.lm.datasets import Datasets, within_positions
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.records import Encoder
 from torchyard_trainers.lm.tokens import character_tokenizer
@@ -222,6 +222,28 @@ def test_parameters_of_data_that_contradict_each_other_are_named(given, message)
     with pytest.raises(ConfigError) as caught:
         resolve_params(given, Parallelism())
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "positions", "length"),
+    [
+        ({}, None, 1024),
+        ({}, 1024, 1024),
+        ({}, 64, 64),
+        ({"method": "grpo"}, 1024, 512),
+        ({"method": "grpo"}, 512, 256),
+        ({"maxLength": 100}, 64, r"trainer\.params\.maxLength: 100, but m has 64 positions; lower it"),
+        ({"maxLength": 9, "method": "ppo"}, 64, r"maxLength: 9 and maxNewTokens 256, but m has 64 positions; lower it"),
+        ({"method": "ppo"}, 256, r"maxNewTokens: 256, but m has 256 positions, of which prompts need some; lower it"),
+    ],
+)
+def test_samples_are_as_long_as_the_positions_of_the_model_allow_unless_a_length_is_given(given, positions, length):
+    settings = resolve_params({"data": ["a"], **given}, Parallelism())
+    if isinstance(length, int):
+        assert within_positions(settings, "m", positions).max_length == length
+    else:
+        with pytest.raises(ConfigError, match=length):
+            within_positions(settings, "m", positions)
 
 
 def test_only_supervised_fine_tuning_packs():

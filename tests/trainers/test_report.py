@@ -97,6 +97,23 @@ def test_metrics_and_warnings_stay_bounded():
     assert max(len(text) for text in reporter.facts["warnings"]) == 300
 
 
+def test_metrics_that_a_status_has_no_place_for_are_named_once(capsys):
+    reporter = Reporter(None, rank=0, local_rank=0, round_number=1)
+    for step in range(3):
+        reporter.metrics({f"m{number}": float(step) for number in range(69)})
+        reporter.metrics({"late": 1.0})
+    first, second = reporter.facts["warnings"]
+    assert first == (
+        "the status has at most 64 metrics, and not m64, m65, m66 and 2 more, which only metrics.jsonl and trackers "
+        "have; report fewer names"
+    )
+    assert "and not late, which" in second
+    assert capsys.readouterr().err.splitlines() == [f"torchyard_trainers: {text}" for text in (first, second)]
+    for step in range(100):
+        reporter.metrics({f"step{step}": 1.0})
+    assert len(reporter.facts["warnings"]) == 3, "other warnings keep their place"
+
+
 def test_a_run_folder_that_vanishes_never_stops_training(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()

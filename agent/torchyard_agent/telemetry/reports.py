@@ -30,6 +30,7 @@ _NO_TOTAL = (
     "the total number of steps is unknown, so that no value of {metric} is kept for early stopping: "
     "report total_steps, or give spec.metrics.totalSteps"
 )
+_TOO_MANY = "the status has at most {most} metrics, and neither {name} nor those after it; report fewer names"
 # Names Hugging Face's progress call gives to what a report has fields for.
 _FIELDS = {"current_step": "step", "total_steps": "totalSteps", "current_epoch": "epoch"}
 _PATTERN_FIELDS = {"step": "step", "total_steps": "totalSteps", "totalSteps": "totalSteps", "epoch": "epoch"}
@@ -114,8 +115,12 @@ def trimmed(reports: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     for report in reports:
         if report.get("localRank", 0) == 0:
             whole = dict(report)
-            whole["metrics"] = dict(list(report.get("metrics", {}).items())[:_MAX_METRICS])
-            whole["warnings"] = [str(text)[:200] for text in report.get("warnings", [])[-5:]]
+            metrics = report.get("metrics", {})
+            whole["metrics"] = dict(list(metrics.items())[:_MAX_METRICS])
+            warnings = report.get("warnings", [])
+            if len(metrics) > _MAX_METRICS:
+                warnings = [*warnings, _TOO_MANY.format(most=_MAX_METRICS, name=list(metrics)[_MAX_METRICS][:64])]
+            whole["warnings"] = [str(text)[:200] for text in warnings[-5:]]
             if "artifacts" in report:
                 whole["artifacts"] = report["artifacts"][:_MAX_ARTIFACTS]
             out.append(whole)

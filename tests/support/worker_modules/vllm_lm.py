@@ -133,6 +133,8 @@ if __name__ == "__main__":
         codes = [forked(compare, tied=tied) for tied in (True, False)]
         expected = [0, 0]
     else:
-        codes = [forked(train, Path(folder), dies_in) for folder, dies_in in (("whole", 0), ("killed", 18), ("killed", 0))]
+        codes = [
+            forked(train, Path(folder), dies_in) for folder, dies_in in (("whole", 0), ("killed", 18), ("killed", 0))
+        ]
         expected = [0, -signal.SIGKILL, 0]
     assert codes == expected, codes

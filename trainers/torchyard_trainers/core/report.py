@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from typing import Any
 PERIOD_SECONDS = 1.0
 MAX_METRICS = 64
 MAX_WARNINGS = 8
+METRIC_WARNINGS = 3  # a program whose every step has a new name does not displace other warnings
 MAX_ARTIFACTS = 16
 MAX_DEVICE = 64
 
@@ -40,6 +42,8 @@ class Reporter:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._news = threading.Event()
+        self._beyond: set[str] = set()  # metrics that a warning names
+        self._metric_warnings = 0
         self._thread = threading.Thread(target=self._keep_writing, name="report", daemon=True)
         self._facts: dict[str, Any] = {
             "round": round_number,
@@ -112,10 +116,25 @@ class Reporter:
         self._update({"step": step, "totalSteps": total_steps, "epoch": epoch})
 
     def metrics(self, values: Mapping[str, float]) -> None:
-        """Merge metrics; a number that is not finite is left out, since JSON has none and a status must not lie."""
+        """Merge metrics; a number that is not finite is left out, since JSON has none and a status must not lie.
+
+        A report has the `MAX_METRICS` names that came first; a warning says once of another one that it is left out.
+        """
         with self._lock:
             merged = self._facts["metrics"] | finite(values)
             self._facts["metrics"] = dict(list(merged.items())[:MAX_METRICS])
+            beyond = [name for name in list(merged)[MAX_METRICS:] if name not in self._beyond]
+        if beyond and self._metric_warnings < METRIC_WARNINGS:
+            self._metric_warnings += 1
+            self._beyond.update(beyond)
+            more = f" and {len(beyond) - 3} more" if len(beyond) > 3 else ""
+            text = (
+                f"the status has at most {MAX_METRICS} metrics, and not {', '.join(beyond[:3])}{more}, which only "
+                "metrics.jsonl and trackers have; report fewer names"
+            )
+            self.warn(text)
+            if self._facts["rank"] == 0:
+                sys.stderr.write(f"torchyard_trainers: {text}\n")
 
     def throughput(self, values: Mapping[str, float]) -> None:
         """Replace the throughput block."""

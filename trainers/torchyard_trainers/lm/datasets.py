@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
@@ -17,7 +18,7 @@ from torchyard_trainers.core.data.opening import open_rows
 from torchyard_trainers.core.data.packing import concatenated
 from torchyard_trainers.core.data.rows import BadRecordError, Rows
 from torchyard_trainers.core.data.samples import Samples, scan
-from torchyard_trainers.core.exits import DataError
+from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.sampler import order_key, samples_of_step
 from torchyard_trainers.lm.batches import Batch
@@ -247,6 +248,34 @@ def _opened(settings: Settings) -> tuple[Rows, Rows | None]:
 
 def _joined(sets: Sequence[Rows]) -> Rows:
     return sets[0] if len(sets) == 1 else Concatenated(sets)
+
+
+def within_positions(settings: Settings, name: str, positions: int | None) -> Settings:
+    """Return settings whose `max_length` suits the positions of a model; one that is not set becomes less.
+
+    Args:
+        settings: of a run on files.
+        name: of the model, for messages.
+        positions: that the model has; None: any number.
+
+    Raises:
+        ConfigError: a sample, or a prompt with its completion, may be longer.
+    """
+    reinforced = settings.method in ("grpo", "ppo")
+    new = settings.max_new_tokens if reinforced else 0
+    if positions is None or settings.max_length + new <= positions:
+        return settings
+    if not settings.max_length_is_default:
+        more = f" and maxNewTokens {new}" if reinforced else ""
+        raise ConfigError(
+            f"trainer.params.maxLength: {settings.max_length}{more}, but {name} has {positions} positions; lower it"
+        )
+    if positions - new < 1:
+        raise ConfigError(
+            f"trainer.params.maxNewTokens: {new}, but {name} has {positions} positions, of which prompts need some; "
+            "lower it"
+        )
+    return msgspec.structs.replace(settings, max_length=positions - new)
 
 
 def tokenizer_fingerprint(files: Sequence[Path]) -> str:

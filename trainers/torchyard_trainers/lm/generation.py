@@ -86,7 +86,7 @@ class WeightsEngine:
         Args:
             model: called with tokens [n, T] and `attention_mask`, `position_ids` and `cache`; returns the logits [n, V]
                 that follow the last token.
-            config: of the model, for its cache.
+            config: of the model, for its cache; at its last position a completion is cut off.
             device: of the model.
             decode: converts tokens to text; needed for stop strings only.
             all_ranks: whether a value is true on all ranks; needed if a forward pass is collective.
@@ -95,6 +95,7 @@ class WeightsEngine:
             within: returns what the model computes within, such as its precision.
         """
         self._model, self._config, self._device = model, config, device
+        self._positions = getattr(config.get_text_config(), "max_position_embeddings", None)
         self._decode, self._all_ranks = decode, all_ranks
         self._compiled, self._graphs, self._within = compiled, graphs, within
 
@@ -122,11 +123,16 @@ class WeightsEngine:
         mask = torch.nn.functional.pad(real, (0, bucketed(width + longest) - width), value=1)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         places = torch.arange(width, width + longest, device=device)
+        most = None  # tokens of each completion, where positions do not suffice for all
+        if self._positions is not None and width + longest > self._positions:
+            most = self._positions - real.sum(1)
+            positions = positions.clamp(max=self._positions - 1)
         draws = _draws(ids, sampling, longest)
         ends = torch.tensor(sampling.stop_tokens, dtype=torch.int64, device=device)
         tokens = torch.zeros(len(prompts), longest, dtype=torch.int64, device=device)
         kept = torch.zeros_like(tokens, dtype=torch.bool)
         ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+        cut = torch.zeros_like(ended)
 
         def add_a_token(last: Tensor, position: Tensor, place: Tensor, draw: Tensor | None) -> Tensor:
             continue_at(cache, place)
@@ -148,20 +154,26 @@ class WeightsEngine:
             ended = ended | torch.isin(chosen, ends)
             if sampling.stop and not only_shapes():
                 ended = ended | self._at_a_stop(tokens[:, : at + 1], ended, sampling.stop)
+            if most is not None:
+                cut = cut | (~ended & (at + 1 >= most))
+                ended = ended | cut
             if self._all_over(ended, at):
                 break
         used = longest if only_shapes() else max(int(kept.sum(1).max()), 1)
-        return Completions(tokens[:, :used], kept[:, :used], ended)
+        return Completions(tokens[:, :used], kept[:, :used], ended & ~cut)
 
     @torch.no_grad()
     def stream(self, prompt: Sequence[int], sampling: Sampling) -> Iterator[int]:
         """Yield the tokens of one completion as they are chosen, the stop token included."""
         inputs = torch.tensor([list(prompt)], device=self._device)
-        length = len(prompt) + sampling.max_new_tokens
+        count = sampling.max_new_tokens
+        if self._positions is not None:
+            count = min(count, max(self._positions - len(prompt), 1))
+        length = len(prompt) + count
         places = torch.arange(length, device=self._device)[None]
         mask, cache = torch.ones_like(places), static_cache(self._config, length)
-        draws = _draws(torch.zeros(1, dtype=torch.int64, device=self._device), sampling, sampling.max_new_tokens)
-        for at in range(sampling.max_new_tokens):
+        draws = _draws(torch.zeros(1, dtype=torch.int64, device=self._device), sampling, count)
+        for at in range(count):
             end = len(prompt) + at
             logits = self._model(
                 inputs, attention_mask=mask[:, :end], position_ids=places[:, end - inputs.shape[1] : end], cache=cache

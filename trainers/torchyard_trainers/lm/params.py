@@ -100,7 +100,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     ] = field(default_factory=dict)
     max_length: Annotated[
         Annotated[int, Meta(ge=2, le=2**20)] | None,
-        doc("data: longest sample, prompt and completion together, in tokens; 1024; grpo, ppo: longest prompt, 512."),
+        doc(
+            "data: longest sample, prompt and completion together, in tokens; 1024; grpo, ppo: longest prompt, 512; or "
+            "what the positions of the model allow, if that is less."
+        ),
     ] = None
     truncation: Annotated[
         Literal["end", "start", "none"] | None,
@@ -247,6 +250,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     format: str = "auto"
     fields: dict[str, str] = field(default_factory=dict)
     max_length: int = 1024
+    max_length_is_default: bool = False
     truncation: str = "end"
     train_on: str = "completions"
     bad_records: str = "fail"
@@ -446,6 +450,7 @@ def _of_files(params: Params, chosen: dict[str, Any], values: dict[str, Any], pa
     _check_files(params, chosen, sets=len(params.data or ()), budget=parallelism.micro_batch_tokens)
     reinforced = params.method in _RL
     values.setdefault("truncation", "none" if reinforced else "end")
+    values["max_length_is_default"] = params.max_length is None
     values.setdefault("max_length", 512 if reinforced else 1024)
     values.setdefault("max_new_tokens", MAX_NEW_TOKENS)
     values["packs"] = parallelism.micro_batch_tokens is not None

@@ -15,6 +15,7 @@ from torchyard_trainers.core.data.source import check_same_data
 from torchyard_trainers.core.device import only_shapes
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.optimizers import adamw, muon
 from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import stream_key
@@ -23,7 +24,7 @@ from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Sessi
 from torchyard_trainers.lm.agreement import check_agreement
 from torchyard_trainers.lm.batches import Batch
 from torchyard_trainers.lm.completions import Completed, Judge, complete, means, rows_of_table, write_table
-from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fingerprint
+from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fingerprint, within_positions
 from torchyard_trainers.lm.evaluation import Result, answers, score_answers
 from torchyard_trainers.lm.folder import empty_model, limits_in, read_tokenizer, tokenizer_files
 from torchyard_trainers.lm.models import LanguageModel, build_model, decoder_layers, limits_of
@@ -88,7 +89,9 @@ class LanguageModeling(Workload):
             self.identity = {**self.identity, "seed": settings.seed}  # of what no file has, adapters and heads
         if settings.lora_rank is not None:
             self.architecture.append("trainer.params.lora_alpha")
+        self._note = ""
         self._data = self._opened() if settings.reads_files else None
+        settings = self.settings
         if self._data is not None and settings.method in ("sft", "dpo"):
             self.source = self._data.train
         elif self._data is not None:
@@ -106,12 +109,13 @@ class LanguageModeling(Workload):
         settings, folder = self.settings, self.pretrained.folder if self.pretrained is not None else None
         name = settings.model if folder is None else str(folder)
         vocabulary, positions = limits_of(settings.model, self.tokenizer) if folder is None else limits_in(folder)
-        tokens = settings.max_length + (settings.max_new_tokens if settings.method in ("grpo", "ppo") else 0)
-        if positions is not None and tokens > positions:
-            more = f" and maxNewTokens {settings.max_new_tokens}" if tokens > settings.max_length else ""
-            raise ConfigError(
-                f"trainer.params.maxLength: {settings.max_length}{more}, but {name} has {positions} positions; lower it"
+        fitted = within_positions(settings, name, positions)
+        if fitted != settings:
+            self._note = (
+                f"trainer.params.maxLength: is not set, and {name} has {positions} positions: samples have at most "
+                f"{fitted.max_length} tokens, not {settings.max_length}"
             )
+        self.settings = settings = fitted
         files = [] if folder is None else [each for each in tokenizer_files(folder).values() if isinstance(each, Path)]
         tokens_of = tokenizer_fingerprint(files) if files else "characters"
         return Datasets(settings, self.tokenizer, vocabulary, tokens_of=tokens_of)
@@ -271,6 +275,9 @@ class LanguageModeling(Workload):
     def evaluate(self, session: Session) -> dict[str, float]:
         """Return loss and perplexity of the right answers, and the share that greedy decoding gives exactly."""
         settings, data = self.settings, self._data
+        if self._note and session.world.is_main and not only_shapes():
+            say(self._note)
+            self._note = ""
         session.parallel.module.eval()
         if self.pretrained is not None and not self._agrees and not only_shapes():
             folder = str(self.pretrained.folder)
