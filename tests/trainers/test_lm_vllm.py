@@ -1,4 +1,4 @@
-"""Rollouts by vLLM: the same tokens from the same weights, its parameters, its memory, and what it lacks, and resuming."""
+"""Rollouts by vLLM: parameters, memory, the same tokens from the same weights, learning, and resuming after a kill."""
 
 import json
 import os
