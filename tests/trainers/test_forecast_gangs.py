@@ -74,11 +74,16 @@ LONG = {"method": "grpo", "task": "arithmetic", "length": 3, "batch": 64, "maxNe
 
 
 @pytest.mark.parametrize(
-    ("params", "size"),
-    [(TEXT, 16), ({**TEXT, "loraRank": 4}, 16), ({**TEXT, "method": "grpo", "sftSteps": 0}, 16), (LONG, 1)],
+    ("strategy", "params", "size"),
+    [
+        ("fsdp", TEXT, 16),
+        ("fsdp", {**TEXT, "loraRank": 4}, 16),
+        ("ddp", {**TEXT, "method": "grpo", "sftSteps": 0}, 16),
+        ("fsdp", LONG, 1),
+    ],
     ids=["sft", "lora", "grpo", "long completions"],
 )
-def test_a_language_model_takes_in_a_gang_what_was_foretold(yard, params, size):
+def test_a_language_model_takes_in_a_gang_what_was_foretold(yard, strategy, params, size):
     sizes, options = {"name": "lm", "params": params}, {"precision": "fp32", "microBatchSize": size}
-    usage = told("fsdp", (2, 2), options, sizes)
-    assert usage.total == pytest.approx(taken(yard, sizes, "fsdp", 2, options, steps=2), rel=0.1)
+    usage = told(strategy, (2, 2), options, sizes)
+    assert usage.total == pytest.approx(taken(yard, sizes, strategy, 2, options, steps=2), rel=0.1)

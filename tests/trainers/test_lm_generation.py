@@ -85,10 +85,16 @@ def test_greedy_completions_of_ragged_prompts_are_those_of_transformers(kind):
 
 def test_completions_are_cut_off_where_the_positions_of_a_model_end():
     torch.manual_seed(3)
-    sizes = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 16}
-    engine = engine_of(
-        AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **sizes, initializer_range=0.6)).eval()
-    )
+    sizes = {
+        "vocab_size": VOCABULARY,
+        "n_embd": 32,
+        "n_layer": 1,
+        "n_head": 2,
+        "n_positions": 16,
+        "initializer_range": 0.6,
+    }
+    dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+    engine = engine_of(AutoModelForCausalLM.from_config(AutoConfig.for_model("gpt2", **sizes, **dropout)))
     short = engine.generate(PROMPTS, torch.arange(4), Sampling(7, temperature=0))
     found = engine.generate(PROMPTS, torch.arange(4), Sampling(12, temperature=0))
     assert found.lengths.tolist() == [11, 12, 12, 7]
