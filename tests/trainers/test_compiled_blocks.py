@@ -6,8 +6,13 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
+from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.kv_cache import hand_out_layers, reading, writing, written
 from torchyard_trainers.core.parallel import compile_blocks
+from torchyard_trainers.core.recompilations import warn_of_many_shapes
+from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.lm.models import build_model, decoder_layers
+from torchyard_trainers.lm.tokens import character_tokenizer
 
 
 @pytest.fixture
@@ -62,3 +67,21 @@ def test_a_deep_model_that_reads_a_cache_is_compiled_as_often_as_a_flat_one(only
         assert not counters["graph_break"]
         torch._dynamo.reset()
     assert graphs[0] == graphs[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("dynamic", "graphs", "words"),
+    [(True, 3, []), (False, 8, ["parallelism.compile: blocks met more shapes than PyTorch compiles for"])],
+)
+def test_samples_of_many_lengths_share_code_or_a_warning_says_how(only_traced, dynamic, graphs, words):
+    model = build_model("tiny-qwen3", character_tokenizer(), seed=1)
+    settings = Parallelism(compile=True, dynamic_shapes=dynamic, deterministic=False)
+    reporter = Reporter(None, rank=0, local_rank=0, round_number=1)
+    counters.clear()
+    compile_blocks(decoder_layers(model.lm), dynamic=dynamic)
+    with warn_of_many_shapes(reporter, settings):
+        for rows, length in [(4, 20 + 7 * number) for number in range(10)] + [(2, 33)]:
+            tokens = torch.full((rows, length), 5)
+            model(tokens, tokens).backward()
+    assert counters["stats"]["unique_graphs"] <= graphs
+    assert [text.partition(",")[0] for text in reporter.facts["warnings"]] == words

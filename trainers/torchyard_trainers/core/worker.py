@@ -24,6 +24,7 @@ from torchyard_trainers.core.modes.preflight import preflight
 from torchyard_trainers.core.parallel import SHARDED, choose_strategy, parallelize, state_bytes, strategy_by_memory
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.pretrained import check_holds
+from torchyard_trainers.core.recompilations import warn_of_many_shapes
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.watchdog import Patience, Watchdog
 from torchyard_trainers.core.weights import built, fill, is_deferred
@@ -70,12 +71,15 @@ def work(options: argparse.Namespace, *, on_hang: Callable[[HungError], None]) -
             check_formats(task, formats_of(config.export))
         strategy = choose_strategy(config.parallelism, int(os.environ.get("WORLD_SIZE", "1")))
         settings = config.parallelism
-        with join(
-            config.device,
-            needs_group=strategy != "single",
-            deterministic=settings.deterministic,
-            matmul_precision=settings.matmul_precision,
-        ) as world:
+        with (
+            warn_of_many_shapes(reporter, settings),
+            join(
+                config.device,
+                needs_group=strategy != "single",
+                deterministic=settings.deterministic,
+                matmul_precision=settings.matmul_precision,
+            ) as world,
+        ):
             reporter.device(device_name(world.device))
             run = loop.Run(
                 config=config,
