@@ -106,6 +106,7 @@ ROWS = (
     Row("vlm qwen2-vl-2b with adapters, 64 environments", "vlm", {**LARGE, "environments": 64, "horizon": 16}),
     Row("vlm tiny, 256 environments", "vlm", {**FEW, "environments": 256, "horizon": 8, "task": "pick_place"}),
     Row("vla pi0, 32 samples", "vla", {**LARGE, "batch": 32, "evalSamples": 8}),
+    Row("vla pi0, 64 samples", "vla", {**LARGE, "batch": 64, "evalSamples": 8}),
     Row("vla paligemma-3b with a flow head, 32 samples", "vla", {**LARGE, **PALIGEMMA, "batch": 32}),
     Row("lm qwen3-0.6b, sft, 16 x 2048 tokens", "lm", {**QWEN, "batch": 16}, unit=2048, micro=8),
     Row("lm qwen3-0.6b, sft with adapters, 16 x 2048 tokens", "lm", {**QWEN, "batch": 16, "loraRank": 16}, 2048, 8),
