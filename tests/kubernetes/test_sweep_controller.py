@@ -85,6 +85,13 @@ async def test_a_job_that_is_rejected_without_its_parameters_too_is_no_failed_tr
     assert (await world.until_over())["trials"]["failed"] == 0
 
 
+async def test_a_rejection_that_passes_is_no_fault_of_the_parameters():
+    """A webhook that is away, or a role that is replaced, for a moment."""
+    rejections = iter([True])
+    world = World(rejects=lambda _spec: next(rejections, False))
+    assert (await world.until_over())["trials"]["failed"] == 0
+
+
 async def test_events_tell_the_life_of_a_sweep():
     world = World(**MANY)
     world.fails = {"tune-2"}

@@ -71,8 +71,8 @@ class World:
         record = trial.record
         if isinstance(action, Promote):
             record = replace(record, units=[*record.units, action.unit])
-        state = trial.state if trial.state is State.SUCCEEDED else State.RUNNING
-        self.trials[action.number] = replace(trial, suspended=False, record=record, state=state)
+        suspended = isinstance(action, Promote) and not action.resumes
+        self.trials[action.number] = replace(trial, suspended=suspended, record=record)
 
     def suspend(self):
         """Save and stop all trials, as the sweep's `suspend` does."""
@@ -94,6 +94,8 @@ class World:
         metrics = {**trial.metrics, **known, "score": value_of(number, percent)}
         ended = State.FAILED if number in self.fails else State.SUCCEEDED
         state = State.RUNNING if percent < 100 else ended
+        busy = sum(not each.at_rest for each in self.trials.values())
+        assert busy <= self.spec.parallel_trials
         self.trials[number] = replace(trial, metrics=metrics, state=state)
 
     def decisions(self):
@@ -148,6 +150,27 @@ def test_asha_stops_most_trials_early_and_continues_what_proves_good():
     promoted = [trial for trial in world.trials.values() if len(trial.record.units) > 1]
     assert promoted, "a stopped trial is continued from its checkpoint"
     assert all(trial.record.units[1].basis <= trial.record.units[1].number for trial in promoted)
+
+
+def test_a_promoted_trial_whose_next_rung_is_known_trains_no_further_or_holds_its_slot():
+    """No controller was there when it passed two rungs; a job that is resumed is still Suspended for a moment."""
+    for past in (10, 30):
+        world = undisturbed(sweep(trials=30, parallel=1))
+        number, trial = next((each, trial) for each, trial in world.trials.items() if len(trial.record.units) > 1)
+        first, second = trial.record.units[:2]
+        world.spec = sweep(trials=second.number, parallel=1)
+        record = replace(trial.record, units=[first], values={})
+        known = {f"score@{rung}%": -9.0 for rung in (10, 30) if rung <= past}
+        at_rung = {"score@10%": trial.metrics["score@10%"]}
+        world.trials = {
+            each.record.number: each for each in world.trials.values() if each.record.units[0].number < second.number
+        }
+        stopped = replace(trial, record=record, state=State.SUSPENDED, suspended=True, metrics=known | at_rung)
+        world.trials[number] = stopped
+        (action,) = [each for each in decide(world.spec, list(world.trials.values())) if isinstance(each, Promote)][:1]
+        assert (action.number, action.unit, action.resumes) == (number, second, past == 10)
+        world._edit(action)
+        assert world.trials[number].at_rest == (past == 30)
 
 
 def test_never_more_trials_run_than_asked_for():

@@ -146,9 +146,10 @@ class SweepController:
         trials: Sequence[Trial],
     ) -> Exception | None:
         """Execute actions in order; return the error that a user has to fix, after which none is tried."""
+        newest = dict(jobs)  # a trial may be stopped, and proved good by the results of others, in one pass
         for action in actions:
             try:
-                await self._carry_out(sweep, action, jobs)
+                await self._carry_out(sweep, action, newest)
             except (MissingLibraryError, SamplerError, NameTakenError, Rejected, ValueError) as error:
                 return error
             if not isinstance(action, Finish):
@@ -163,8 +164,9 @@ class SweepController:
             self._record(sweep, event)
 
     async def _carry_out(
-        self, sweep: TrainingSweep, action: Action | Suspend, jobs: Mapping[int, TrainingJob | InvalidJob]
+        self, sweep: TrainingSweep, action: Action | Suspend, jobs: dict[int, TrainingJob | InvalidJob]
     ) -> None:
+        """Write what an action asks for; of a trial that was edited `jobs` has what it is now."""
         if isinstance(action, Finish):
             return
         if isinstance(action, Create):
@@ -178,14 +180,15 @@ class SweepController:
             return
         job = jobs[action.number]
         assert isinstance(job, TrainingJob), "a sweep with an invalid trial decides nothing"
-        if isinstance(action, Stop):
-            await self._trials.edit(sweep, job, suspend=True, values=action.values)
-        elif isinstance(action, Suspend):
-            await self._trials.edit(sweep, job, suspend=True)
-        else:
-            await self._trials.edit(
-                sweep, job, suspend=False, unit=action.unit if isinstance(action, Promote) else None
-            )
+        after = await self._trials.edit(
+            sweep,
+            job,
+            suspend=isinstance(action, Stop | Suspend) or (isinstance(action, Promote) and not action.resumes),
+            unit=action.unit if isinstance(action, Promote) else None,
+            values=action.values if isinstance(action, Stop) else None,
+        )
+        if after is not None:
+            jobs[action.number] = after
 
     async def _suggested(
         self, sweep: TrainingSweep, action: Create, jobs: Mapping[int, TrainingJob | InvalidJob]

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from torchyard.api.resource import API_VERSION, GROUP, PLURAL, VERSION, ObjectMeta, TrainingJob, job_document
-from torchyard.api.validation.parse import InvalidJob, metadata_of
+from torchyard.api.validation.parse import InvalidJob, metadata_of, parse_job
 from torchyard.kubernetes.cache.jobs import Jobs, Objects, job_path, object_path
 from torchyard.kubernetes.client.api import MERGE_PATCH, UNCHECKED, Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, NotFound, Rejected
@@ -88,8 +88,8 @@ class Trials:
     async def create(self, sweep: TrainingSweep, record: TrialRecord) -> None:
         """Create the job of a trial; one that this sweep has created already is success.
 
-        Where the API server rejects the job and would take it without its parameters, those are at fault: the trial is
-        created as one that failed (`trials.trial_job`).
+        Where the API server rejects the job twice and would take it without its parameters in between, those are at
+        fault: the trial is created as one that failed (`trials.trial_job`).
 
         Raises:
             NameTakenError: the name belongs to another job.
@@ -107,7 +107,10 @@ class Trials:
                 pass  # said by the request below, too
             except Rejected:
                 raise error from None
-            await self._create(sweep, trial_job(sweep, replace(record, rejected=str(error))))
+            try:  # again: a webhook or a role that was away for a moment is no fault of the parameters
+                await self._create(sweep, trial_job(sweep, record))
+            except Rejected as again:
+                await self._create(sweep, trial_job(sweep, replace(record, rejected=str(again))))
 
     async def _create(self, sweep: TrainingSweep, job: TrainingJob) -> None:
         document = self._signed(sweep, job)
@@ -139,8 +142,8 @@ class Trials:
         suspend: bool,
         unit: Unit | None = None,
         values: dict[str, float] | None = None,
-    ) -> None:
-        """Stop a trial or let it go on, and store with the same write why, see `trials.edited`.
+    ) -> TrainingJob | InvalidJob | None:
+        """Stop a trial or let it go on, and store with the same write why, see `trials.edited`; return it as it is now.
 
         Raises:
             Conflict: the job changed since it was read; the newest one is in the cache when this is raised.
@@ -167,6 +170,7 @@ class Trials:
             await self._read(job.key, meta.uid)
             raise
         self._jobs.put(answer)
+        return parse_job(msgspec.json.decode(answer))
 
     async def _own(self, sweep: TrainingSweep, job: TrainingJob) -> bytes:
         """Return the job of that name if the sweep created it, as after an answer that was lost."""

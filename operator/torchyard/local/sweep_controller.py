@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torchyard.api.launch import local_procs
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import State
 from torchyard.local.controller import run_job
 from torchyard.local.run import Event, run_folder
 from torchyard.local.sweeps import create_trial, edit_trial, trial_jobs
@@ -109,8 +108,7 @@ class _Sweep:
             self.jobs[action.number] = await self._carry_out(action)
             self.on_change(self.jobs)
         for trial in self.trials():
-            wanted = not trial.at_rest or (trial.state is State.SUSPENDED and not trial.suspended)
-            if wanted and trial.record.number not in self.tasks:
+            if not trial.at_rest and trial.record.number not in self.tasks:
                 self._control(trial.record.number)
         return None
 
@@ -127,8 +125,9 @@ class _Sweep:
             return await asyncio.to_thread(create_trial, self.sweep, record)
         if isinstance(action, Stop):
             return await asyncio.to_thread(edit_trial, folder, suspend=True, values=action.values)
-        unit = action.unit if isinstance(action, Promote) else None
-        return await asyncio.to_thread(edit_trial, folder, suspend=False, unit=unit)
+        if isinstance(action, Promote):
+            return await asyncio.to_thread(edit_trial, folder, suspend=not action.resumes, unit=action.unit)
+        return await asyncio.to_thread(edit_trial, folder, suspend=False)
 
     async def _suggested(self, action: Create) -> dict[str, object]:
         past = past_before(action.number, [each.record for each in self.trials()])

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from torchyard.api.formatting import plural
 from torchyard.sweeps.outcomes import Outcome, Trial, outcomes_of, rung_values
@@ -35,6 +36,8 @@ class Promote(Struct, frozen=True, kw_only=True):
 
     number: int
     unit: Unit
+    resumes: bool = True
+    """Whether it trains: one that ran past its next rung, too, before it was stopped has an outcome already."""
 
 
 class Stop(Struct, frozen=True, kw_only=True):
@@ -85,6 +88,7 @@ def decide(spec: TrainingSweepSpec, trials: Sequence[Trial], *, expired: bool = 
         if trial.suspended and not trial.state.terminal and ended[trial.record.number][-1] is None
     ]
     busy = sum(ended[trial.record.number][-1] is None or not trial.at_rest for trial in known)
+    stopped = {trial.record.number: trial for trial in known if not trial.state.terminal}
     planner = _Planner(spec, known, ended)
     while busy < spec.parallel_trials:
         action = planner.following()
@@ -92,6 +96,8 @@ def decide(spec: TrainingSweepSpec, trials: Sequence[Trial], *, expired: bool = 
             return actions if actions or busy else [action]
         if action is None:
             break
+        if isinstance(action, Promote) and (trial := stopped.get(action.number)) is not None:
+            action = replace(action, resumes=not _is_known(spec, trial, action.unit))
         actions.append(action)
         busy += 1
     return actions
@@ -178,6 +184,12 @@ class _Planner:
 def _first_missing(numbers: Collection[int]) -> int:
     """Return the smallest number from 0 on that is not among these."""
     return next(number for number in range(len(numbers) + 1) if number not in numbers)
+
+
+def _is_known(spec: TrainingSweepSpec, trial: Trial, unit: Unit) -> bool:
+    """Return whether the values that a trial has reported already say how one more unit of it ends."""
+    record = replace(trial.record, units=[*trial.record.units, unit])
+    return outcomes_of(spec, replace(trial, record=record))[-1] is not None
 
 
 def _is_stopped(outcomes: Sequence[Outcome | None]) -> bool:

@@ -53,7 +53,7 @@ def of_write(sweep: TrainingSweep, action: Action, trial: Trial) -> SweepEvent |
             f"{figure(unit.thresholds[str(last.percent)])}"
         )
         return SweepEvent(reason=EventReason.TRIAL_STOPPED, message=message)
-    if isinstance(action, Promote):
+    if isinstance(action, Promote) and action.resumes:
         message = f"trial {name} goes on from its checkpoint: it is among the best that were stopped where it was"
         return SweepEvent(reason=EventReason.TRIAL_CONTINUED, message=message)
     return None

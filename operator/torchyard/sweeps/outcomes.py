@@ -32,8 +32,8 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     @property
     def at_rest(self) -> bool:
-        """Whether no process of the job is left."""
-        return self.state.at_rest or bool(self.record.rejected)
+        """Whether no process of the job is left, nor about to start: a status says later what the spec asks for."""
+        return self.state.terminal or bool(self.record.rejected) or (self.state.at_rest and self.suspended)
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

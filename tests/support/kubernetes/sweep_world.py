@@ -10,6 +10,7 @@ from torchyard.api.validation.parse import parse_job
 from torchyard.api.values import rfc3339
 from torchyard.app.sweep_controller import SweepController
 from torchyard.kubernetes.cache.jobs import Jobs
+from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Details, NotFound, Rejected
 from torchyard.kubernetes.sweeps import Sweeps, Trials
 from torchyard.kubernetes.trial_provenance import TrialProvenance
@@ -33,6 +34,8 @@ GRID = {
     "parallelTrials": 2,
     "jobTemplate": {"spec": {"trainer": {"name": "x:Y"}}},
 }
+RUNGS = [*rungs(EarlyStopping(name="asha")), 100]
+"""Percents at which trials are judged, and the end."""
 
 
 class Killed(BaseException):
@@ -46,6 +49,12 @@ class World:
         spec: of the sweep, over that of `GRID`.
         score: value of a trial by its learning rate and percent; None: it reports none.
         rejects: whether the API server rejects a job that has this spec.
+
+    Attributes:
+        history: all that a watch sends, from the first object on: the kind of event, the kind of object, and its JSON.
+        changed: called after each event.
+        fails: names of trials that fail.
+        fail_at: percent at which they do.
     """
 
     def __init__(
@@ -59,7 +68,10 @@ class World:
         self.events: list[tuple[str, str, str]] = []
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.writes: list[tuple[str, str]] = []
+        self.history: list[tuple[str, str, str]] = []
+        self.changed: list[Callable[[], None]] = []
         self.fails: set[str] = set()
+        self.fail_at = 100
         self.kill_at: int | None = None
         self.provenance = TrialProvenance(lambda: self.now)
         self.version = 1
@@ -78,6 +90,7 @@ class World:
             "creationTimestamp": rfc3339(self.now),
         }
         self.objects[plural, meta["name"]] = document
+        self._happened("ADDED", plural, document)
         return document
 
     def sweep(self) -> dict[str, Any]:
@@ -91,6 +104,19 @@ class World:
         self.version += 1
         document["metadata"]["resourceVersion"] = str(self.version)
         document["metadata"]["generation"] += document.get("spec") != before
+        self._happened("MODIFIED", plural, document)
+
+    def delete(self, plural: str, name: str) -> None:
+        """Delete an object for good."""
+        document = self.objects.pop((plural, name))
+        self.version += 1
+        document["metadata"]["resourceVersion"] = str(self.version)
+        self._happened("DELETED", plural, document)
+
+    def _happened(self, kind: str, plural: str, document: dict[str, Any]) -> None:
+        self.history.append((kind, plural, json.dumps(document)))
+        for each in self.changed:
+            each()
 
     # The API server's part.
 
@@ -98,15 +124,17 @@ class World:
         self, verb: str, path: str, *, body: Any = None, params: Mapping[str, str] | None = None, **_: Any
     ) -> bytes:
         words = path.split("/")
-        plural, name = words[6], words[7] if len(words) > 7 else body["metadata"]["name"]
+        plural = words[6]
         if verb == "GET":
-            return self._found(plural, name)
+            return self._found(plural, words[7]) if len(words) > 7 else self._list(plural, params or {})
+        name = words[7] if len(words) > 7 else body["metadata"]["name"]
         if (params or {}).get("dryRun"):
-            objects = copy.deepcopy(self.objects)
+            kept = copy.deepcopy(self.objects), list(self.history), self.version, self.changed
+            self.changed = []
             try:
                 self._apply(verb, plural, name, body, status=False)
             finally:
-                self.objects = objects
+                self.objects, self.history, self.version, self.changed = kept
             return b"{}"
         number = len(self.writes)
         if self.kill_at == number:
@@ -121,6 +149,11 @@ class World:
             raise NotFound("not found", Details(name=name, kind=plural))
         return json.dumps(self.objects[plural, name]).encode()
 
+    def _list(self, plural: str, params: Mapping[str, str]) -> bytes:
+        name = params.get("fieldSelector", "").partition("=")[2]
+        found = [each for (kind, its), each in self.objects.items() if kind == plural and name in {"", its}]
+        return json.dumps({"metadata": {"resourceVersion": str(self.version)}, "items": found}).encode()
+
     def _apply(self, verb: str, plural: str, name: str, body: Any, status: bool) -> None:
         if verb == "POST":
             if (plural, name) in self.objects:
@@ -133,7 +166,7 @@ class World:
             return
         self._found(plural, name)
         if verb == "DELETE":
-            del self.objects[plural, name]
+            self.delete(plural, name)
             return
         if body["metadata"]["resourceVersion"] != self.objects[plural, name]["metadata"]["resourceVersion"]:
             raise Conflict("changed")
@@ -154,13 +187,18 @@ class World:
         jobs, sweeps = Jobs(changed=lambda _key: None), Sweeps(changed=lambda _key: None)
         for (plural, _), document in self.objects.items():
             (jobs if plural == "trainingjobs" else sweeps).record(None, json.loads(json.dumps(document)))
-        trials = Trials(self, jobs, self.provenance)  # type: ignore[arg-type]
+        return self.controller(jobs, sweeps)
+
+    def controller(self, jobs: Jobs, sweeps: Sweeps, api: Api | None = None) -> SweepController:
+        """The controller of a process with these caches, which writes to this world, or to `api` before it."""
+        server: Api = api or self  # type: ignore[assignment]
+        trials = Trials(server, jobs, self.provenance)
 
         def record(_sweep: TrainingSweep, event: SweepEvent) -> None:
             self.events.append((event.type, str(event.reason), event.message))
 
         clock = lambda: self.now  # noqa: E731 -- of this world, whenever it is asked
-        return SweepController(self, sweeps, trials, record=record, clock=clock, sampler=self.sampler)  # type: ignore[arg-type]
+        return SweepController(server, sweeps, trials, record=record, clock=clock, sampler=self.sampler)
 
     async def visit(self) -> None:
         """Visit the sweep once with a fresh operator, which may be killed on the way."""
@@ -190,22 +228,25 @@ class World:
             self.edit("trainingjobs", job["metadata"]["name"], self._train)
 
     def _train(self, job: dict[str, Any]) -> None:
+        percent = percent_of(job)
+        self.advance(job, next((rung for rung in RUNGS if rung > percent), 100) - percent)
+
+    def advance(self, job: dict[str, Any], percents: int) -> None:
+        """Train a job for so many percents of its steps; one that is to stop saves instead."""
         status = job.setdefault("status", {"state": "Pending", "reason": "WaitingForPods"})
         if status["state"] in {"Succeeded", "Failed"}:
             return
         if job["spec"].get("suspend"):
             status |= {"state": "Suspended"}
             return
-        percent = int(status.get("progress", {}).get("percent", 0))
-        stages = [*rungs(EarlyStopping(name="asha")), 100]
-        now = next(stage for stage in stages if stage > percent)
-        value = self.score(job["spec"]["trainer"]["params"]["lr"], now)
-        metrics = dict(status.get("metrics", {}))
-        metrics.pop("score", None)
-        if value is not None:
-            metrics |= {"score": value} | ({f"score@{now}%": value} if now < 100 else {})
-        state = "Running" if now < 100 else "Failed" if job["metadata"]["name"] in self.fails else "Succeeded"
-        status |= {"state": state, "progress": {"percent": float(now)}, "metrics": metrics}
+        before, lr, name = percent_of(job), job["spec"]["trainer"]["params"]["lr"], job["metadata"]["name"]
+        fails = name in self.fails and before + percents >= self.fail_at
+        now = min(100, before + percents) if not fails else self.fail_at
+        passed = {f"score@{rung}%": self.score(lr, rung) for rung in RUNGS if before < rung <= now and rung < 100}
+        metrics = {**status.get("metrics", {}), **passed, "score": self.score(lr, now)}
+        state = "Failed" if fails else "Running" if now < 100 else "Succeeded"
+        known = {name: value for name, value in metrics.items() if value is not None}
+        status |= {"state": state, "progress": {"percent": float(now)}, "metrics": known}
 
     def decisions(self) -> dict[str, Any]:
         """What was decided: parameters, units and ends of all trials, and the best of them."""
@@ -220,6 +261,11 @@ class World:
 
     def record(self, name: str) -> dict[str, Any]:
         return json.loads(self.objects["trainingjobs", name]["metadata"]["annotations"][TRIAL])
+
+
+def percent_of(job: dict[str, Any]) -> int:
+    """Percent of its steps that a trial has trained."""
+    return int(job.get("status", {}).get("progress", {}).get("percent", 0))
 
 
 def noisy(lr: float, percent: int) -> float:
