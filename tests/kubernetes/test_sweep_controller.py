@@ -9,7 +9,7 @@ from torchyard.kubernetes.client.errors import Details, Rejected
 from torchyard.sweeps.sampler import Sampler
 from torchyard.sweeps.sampling import MissingLibraryError
 
-MANY = {"parameters": [{"path": "trainer.params.lr", "float": {"min": 0.0, "max": 0.7, "step": 0.05}}], "maxTrials": 14}
+MANY = {"parameters": [{"path": "trainer.params.lr", "float": {"min": 0.0, "max": 0.7, "step": 0.05}}], "maxTrials": 11}
 
 
 async def undisturbed(**spec):
@@ -99,7 +99,7 @@ async def test_events_tell_the_life_of_a_sweep():
     reasons = [reason for _, reason, _ in world.events]
     assert reasons[0] == "Started"
     assert reasons[-1] == "Completed"
-    assert world.events[0][2] == "up to 14 trials, 2 at a time"
+    assert world.events[0][2] == "up to 11 trials, 2 at a time"
     stopped = [name for verb, name in world.writes if verb == "PATCH"]
     assert reasons.count("TrialStopped") + reasons.count("TrialContinued") == len(stopped)
     assert reasons.count("TrialFailed") == status["trials"]["failed"] == 1

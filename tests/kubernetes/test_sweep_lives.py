@@ -3,7 +3,8 @@
 from collections import Counter
 
 import pytest
-from tests.support.kubernetes.sweep_life import OF_LISTS, OF_NEWS, OF_READS, OF_WRITES, play
+from tests.support.kubernetes.sweep_life import play
+from tests.support.kubernetes.sweep_operators import OF_LISTS, OF_NEWS, OF_READS, OF_WRITES
 
 SEEDS = range(1, 25)
 
