@@ -170,9 +170,9 @@ READ_FIRST = {
         lambda at: sparse(at / "config.json", 1 << 30),
         "config.json (is not a file of a model|has 1024 MiB, more than 1)",
     ),
-    "200 MiB beside the tokenizer": (
-        lambda at: sparse(at / "tokenizer_config.json", 200 << 20),
-        "tokenizer_config.json has 200 MiB, more than 16",
+    "a TiB beside the tokenizer": (
+        lambda at: sparse(at / "tokenizer_config.json", 1 << 40),
+        "tokenizer_config.json has 1048576 MiB, more than 16",
     ),
     "tokens": (
         lambda at: change_model(at, vocab={f"t{number}": number for number in range(300)}),

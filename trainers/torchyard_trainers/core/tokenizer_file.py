@@ -101,8 +101,8 @@ def check_tokenizer_file(path: Path, at: str, *, limit: int = MAX_TOKENIZER_BYTE
         return
     if path.stat().st_size > limit:
         raise ConfigError(
-            f"{at} has {path.stat().st_size >> 20} MiB, more than {limit >> 20}: that is no file of a tokenizer; copy "
-            "it again"
+            f"{at} has {path.stat().st_size >> 20} MiB, more than {limit >> 20}, which no published model has; "
+            "copy it again"
         )
     for what, count, most in _counts(path.name, path.read_bytes()):
         if count > most:

@@ -92,8 +92,7 @@ def read_tokenizer(folder: Path) -> Any:
     files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if not files:
         raise ConfigError(f"{FIELD}: {folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
-    for path in _read_by_tokenizers(folder):
-        check_tokenizer_file(path, f"{FIELD}: {path}", limit=_limit(path))
+    check_files(folder)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise anything
@@ -105,6 +104,16 @@ def read_tokenizer(folder: Path) -> Any:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def check_files(folder: Path) -> None:
+    """Check that the files beside the weights are of bounded size, before any of them is read.
+
+    Raises:
+        ConfigError: one is larger than that of any model.
+    """
+    for path in _read_by_tokenizers(folder):
+        check_tokenizer_file(path, f"{FIELD}: {path}", limit=_limit(path))
 
 
 def _read_by_tokenizers(folder: Path) -> Iterator[Path]:

@@ -26,7 +26,7 @@ from torchyard_trainers.lm.batches import Batch
 from torchyard_trainers.lm.completions import Completed, Judge, complete, means, rows_of_table, write_table
 from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fingerprint, within_positions
 from torchyard_trainers.lm.evaluation import Result, answers, score_answers
-from torchyard_trainers.lm.folder import empty_model, limits_in, read_tokenizer, tokenizer_files
+from torchyard_trainers.lm.folder import check_files, empty_model, limits_in, read_tokenizer, tokenizer_files
 from torchyard_trainers.lm.models import LanguageModel, build_model, decoder_layers, limits_of
 from torchyard_trainers.lm.params import Settings
 from torchyard_trainers.lm.preferences import Preferences, TaskPairs
@@ -116,6 +116,8 @@ class LanguageModeling(Workload):
                 f"{fitted.max_length} tokens, not {settings.max_length}"
             )
         self.settings = settings = fitted
+        if folder is not None:
+            check_files(folder)  # before a hash reads them whole
         files = [] if folder is None else [each for each in tokenizer_files(folder).values() if isinstance(each, Path)]
         tokens_of = tokenizer_fingerprint(files) if files else "characters"
         return Datasets(settings, self.tokenizer, vocabulary, tokens_of=tokens_of)
