@@ -46,7 +46,7 @@ def model(tokenizer):
         ({"task": "arithmetic", "length": 16}, "trainer.params.length: 16, but arithmetic has at most 15 digits"),
         ({"task": "arithmetic", "symbols": 3}, "trainer.params.symbols: 3, but arithmetic has digits; remove it"),
         ({"steps": 5, "warmupSteps": 6}, "trainer.params.warmupSteps: a warm-up of 6 steps does not fit into 5 steps"),
-        ({"model": "tiny-qwen"}, "trainer.params.model: invalid enum value 'tiny-qwen' (is 'tiny-qwen'); did you mean"),
+        ({"model": "tiny-qwen"}, "trainer.params.model: 'tiny-qwen' is not known; did you mean"),
         ({"learningRate": 0.1}, "unknown field `learningRate`"),
     ],
 )

@@ -30,7 +30,7 @@ GRPO = {"method": "grpo", "engine": "vllm"}
     ("params", "message"),
     [
         ({"engine": "vllm"}, "trainer.params.engine: is of method grpo and ppo, not sft; remove it"),
-        ({"method": "ppo", "engine": "trt"}, "trainer.params.engine: invalid enum value 'trt'"),
+        ({"method": "ppo", "engine": "trt"}, "trainer.params.engine: 'trt' is not known"),
         ({"method": "grpo", "engineCacheGib": 2}, "engineCacheGib: 2, but trainer.params.engine is not vllm"),
         ({"method": "ppo", "importanceCap": 3}, "importanceCap: 3, but trainer.params.engine is not vllm"),
         ({**GRPO, "importanceCap": 0.5}, "trainer.params.importanceCap"),

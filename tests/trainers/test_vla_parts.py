@@ -41,7 +41,7 @@ def policy(work):
             "trainer.params.warmupSteps: a warm-up of 17 steps and decay of 4 does not fit into 20 steps; shorten it",
         ),
         ({"objects": 7}, "trainer.params.objects"),
-        ({"model": "pi"}, "trainer.params.model: invalid enum value 'pi' (is 'pi'); did you mean pi0?"),
+        ({"model": "pi"}, "trainer.params.model: 'pi' is not known; did you mean pi0?"),
         ({"learningRate": 0.1}, "unknown field `learningRate`"),
     ],
 )

@@ -167,9 +167,11 @@ def convert(tree: Any, into: type[T], *, at: str) -> T:
         text, _, where = str(error).partition(" - at `")
         path = where.rstrip("`").removeprefix("$").removeprefix(".")
         full = ".".join(part for part in (at, path) if part) or "config"
-        value = _lookup(tree, path)
+        value, fix = _lookup(tree, path), _instead(text, into, path)
+        if text.startswith("Invalid enum value"):
+            raise ConfigError(f"{full}: {value!r} is not known{fix}") from error
         shown = "" if isinstance(value, dict | list) or value is None else f" (is {value!r})"
-        raise ConfigError(f"{full}: {text[0].lower()}{text[1:]}{shown}{_instead(text, into, path)}") from error
+        raise ConfigError(f"{full}: {text[0].lower()}{text[1:]}{shown}{fix}") from error
 
 
 def _check_interval(interval: Interval | None) -> None:
