@@ -63,7 +63,7 @@ def test_what_does_not_fit_outside_of_a_step_is_named_with_what_to_change(moment
         "peak": moment, "fits": False,
     }  # fmt: skip
     said = plan.forecast_text({"job": job, "ranks": 2, "change": None, "room": 1 << 30}, "T4-16GB")
-    assert f"the moment of most need, in the {moment}." in said
+    assert f"This is the peak, in the {moment}." in said
     assert advice in said
 
 
@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_named_with_the_cheapest_change(job, capsys, monkey
     monkeypatch.setattr(plan, "forecast", lambda *_, **__: found)
     assert main(["plan", str(job), "--gpu", "H100-80GB"]) == 1
     text = capsys.readouterr().out
-    assert "It does not fit H100-80GB with room for 70.00 GiB" in text
+    assert "It does not fit H100-80GB: of its memory 70.0 GiB can hold tensors." in text
     assert "--set parallelism.strategy=fsdp" in text
     found["change"] = None
     assert main(["plan", str(job), "--gpu", "80Gi"]) == 1
@@ -96,8 +96,8 @@ def test_what_does_not_fit_is_named_with_the_cheapest_change(job, capsys, monkey
 @pytest.mark.parametrize(
     ("gradients", "moment"),
     [
-        (0, "in the backward pass: there are no gradients yet, and later, when there are, less"),
-        (2**30, "That is the moment of most need, in the backward pass."),
+        (0, "the peak of a step, in the backward pass: gradients come later, when activations are freed."),
+        (2**30, "This is the peak of a step, in the backward pass."),
     ],
 )
 def test_every_part_of_the_memory_is_listed_with_when_it_is_needed(job, capsys, monkeypatch, gradients, moment):

@@ -211,7 +211,9 @@ def split_episodes(dataset: LeRobot, share: float) -> tuple[list[Episode], list[
         DataError: there is only one episode.
     """
     if len(dataset.episodes) < 2:
-        raise DataError(f"{dataset.folder}: has one episode; two are needed, one of them held out")
+        raise DataError(
+            f"{dataset.folder}: has one episode; record another one, since some are held out to measure flowLoss"
+        )
     held_out = min(max(1, round(share * len(dataset.episodes))), len(dataset.episodes) - 1)
     return list(dataset.episodes[:-held_out]), list(dataset.episodes[-held_out:])
 

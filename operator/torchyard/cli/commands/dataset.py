@@ -76,7 +76,7 @@ def shown(found: dict[str, Any]) -> list[str]:
     head = f"LeRobot {clean(found['version'])}, {plural(found['episodes'], 'episode')}"
     text = [
         f"{head}, {found['frames']} frames at {found['fps']:g} per second ({span(found['seconds'])})",
-        f"episodes have {lengths['min']} to {lengths['max']} frames, median {lengths['median']:g}",
+        _spread(found["episodes"], lengths),
         *(f"task: {clean(task)}" for task in found["tasks"]),
         "",
     ]
@@ -87,6 +87,15 @@ def shown(found: dict[str, Any]) -> list[str]:
         rows.append([clean(name), clean(each["dtype"]), "x".join(map(str, each["shape"])), *cells])
     text += lines(("FEATURE", "TYPE", "SHAPE", "MIN", "MEAN", "MAX", "STD"), rows)
     return [*text, "", *_problems(found)]
+
+
+def _spread(episodes: int, lengths: dict[str, Any]) -> str:
+    """Return how long episodes are; a single one trains nothing, since some are held out."""
+    if episodes == 1:
+        return f"the only episode has {lengths['max']} frames; vla needs two or more, since it holds some out"
+    if lengths["min"] == lengths["max"]:
+        return f"each episode has {lengths['max']} frames"
+    return f"episodes have {lengths['min']} to {lengths['max']} frames, median {lengths['median']:g}"
 
 
 def shown_text(found: dict[str, Any]) -> list[str]:

@@ -34,6 +34,10 @@ WITHOUT_BF16 = {"T4-16GB", "V100-16GB", "V100-32GB"}
 EVALUATION = "evaluation between steps"
 ROLLOUT = "rollout before a step"
 ALWAYS = ("parameters", "gradients", "optimizer", "activations", "total")
+NOTES = {
+    "buffers": "of collectives: what fsdp gathers, the buckets of ddp",
+    "host": "of the above, offloaded to the host",
+}
 
 
 def plan_arguments(parser: ArgumentParser) -> None:
@@ -155,8 +159,8 @@ def forecast_text(found: dict[str, Any], gpu: str | None) -> str:
     lines = [_way(job, found["ranks"]), *_table(job["bytes"]), _moment(job)]
     if job["fits"] is None:
         return "\n".join(lines)
-    room = f"{gpu} with room for {_gib(found['room'])} of tensors"
-    lines.append(f"It {'fits' if job['fits'] else 'does not fit'} {room}.")
+    room = f"of its memory {_gib(found['room'])} can hold tensors"
+    lines.append(f"It {'fits' if job['fits'] else 'does not fit'} {gpu}: {room}.")
     if change is not None:
         sets = " ".join(f"--set {field}={_word(value)}" for field, value in change["set"].items())
         lines += [f"The cheapest change that fits, with {_gib(change['bytes']['total'])}: {sets}", _way(change, 0)]
@@ -187,18 +191,21 @@ def _way(job: dict[str, Any], ranks: int) -> str:
 
 def _table(sizes: dict[str, int]) -> list[str]:
     rows = [(name, size) for name, size in sizes.items() if name in ALWAYS or size]
-    return [f"  {name:<12}{_gib(size):>12}" for name, size in rows]
+    return [f"  {name:<12}{_gib(size):>10}  {NOTES.get(name, '')}".rstrip() for name, size in rows]
 
 
 def _moment(job: dict[str, Any]) -> str:
-    peak = f"That is the moment of most need, in the {job['peak']}"
-    if job["bytes"]["gradients"] or job["peak"] in (EVALUATION, ROLLOUT):
+    peak = f"This is the peak of a step, in the {job['peak']}"
+    if job["peak"] in (EVALUATION, ROLLOUT):
+        return f"This is the peak, in the {job['peak']}."
+    if job["bytes"]["gradients"]:
         return f"{peak}."
-    return f"{peak}: there are no gradients yet, and later, when there are, less of the rest."
+    return f"{peak}: gradients come later, when activations are freed."
 
 
 def _gib(size: int) -> str:
-    return f"{size / GIB:.2f} GiB" if size >= GIB // 10 else f"{size / 1024**2:.1f} MiB"
+    value, unit = (size / GIB, "GiB") if size >= GIB // 10 else (size / 1024**2, "MiB")
+    return f"{value:.{2 if value < 10 else 1 if value < 100 else 0}f} {unit}"
 
 
 def _word(value: object) -> str:
