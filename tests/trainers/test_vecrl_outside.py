@@ -85,6 +85,18 @@ def test_an_environment_that_does_not_repeat_itself_is_named():
         ),
         ("Blind", "'outside_worlds:Blind' returned an observation with nan, from which nothing can be learned"),
         ("Priceless", "'outside_worlds:Priceless' returned a reward with nan, from which nothing can be learned"),
+        (
+            "Closed",
+            r"'outside_worlds:Closed': reset\(seed=...\) raised OSError: no map \(outside_worlds.py, line .*; corr",
+        ),
+        ("Ancient", r"'outside_worlds:Ancient': reset returned ndarray, not a pair; correct it: reset\(seed=...\) ret"),
+        ("Wordy", r"'outside_worlds:Wordy': reading an observation as numbers raised ValueError: could not convert"),
+        (
+            "Leaving",
+            r"'outside_worlds:Leaving': step\(action\) raised SystemExit: 0 \(outside_worlds.py, line .*; corr",
+        ),
+        ("Growing", r"'outside_worlds:Growing': step\(action\) raised ValueError: Output array is the wrong shape"),
+        ("Shorter", r"'outside_worlds:Shorter': step\(action\) raised ValueError: not enough values to unpack"),
     ],
 )
 def test_what_an_environment_may_not_return_is_named(world, message):
@@ -93,8 +105,9 @@ def test_what_an_environment_may_not_return_is_named(world, message):
     def begin():
         played(made, made.reset(torch.rand(6, 1)), 0, 1)
 
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as caught:
         begin()
+    assert caught.value.code == 64
 
 
 @pytest.mark.parametrize(
@@ -113,8 +126,15 @@ def test_what_an_environment_may_not_return_is_named(world, message):
         (HILL | {"environment": "outside_worlds:Endless"}, "which cannot be flattened; wrap it so that"),
         (
             HILL | {"environment": "outside_worlds:Configured"},
-            "cannot be made: Configured.__init__() missing 1 required",
+            "'outside_worlds:Configured': making it raised TypeError: Configured.__init__() missing 1 required",
         ),
+        (
+            HILL | {"environment": "outside_worlds:Hidden"},
+            "making it raised RuntimeError: no display (outside_",
+        ),
+        (HILL | {"environment": "outside_worlds:Vast"}, "has 1000000000 actions; use at most 65536"),
+        ({"environment": "outside_worlds:Torn"}, "step of 2 copies raised KeyError: 'arm' (outside_worlds.py, line"),
+        ({"environment": "MountainCarContinuous-v0"}, "has actions Box(-1.0, 1.0, (1,), float32); only Discrete"),
         (
             {"environment": "outside_worlds:Unfinished"},
             "lacks actions, observed, planes, draws, limit, measure, observe",

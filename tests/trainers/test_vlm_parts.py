@@ -271,6 +271,16 @@ class Mute:
         pass
 
 
+class Narrow(Corridor):
+    def observe(self, state):
+        return super().observe(state)[..., 1:]
+
+
+class Torn(Corridor):
+    def step(self, state, actions, numbers):
+        raise KeyError("arm")
+
+
 def test_an_environment_of_ones_own_is_named_module_class():
     work = VisionLanguagePolicy(settled(environment=f"{__name__}:Corridor"))
     assert "walk" in work.assets()["words.txt"]
@@ -287,6 +297,14 @@ def test_an_environment_of_ones_own_is_named_module_class():
         ({"environment": f"{__name__}:Nothing"}, "has no class Nothing"),
         ({"environment": f"{__name__}:Blind"}, r"has planes \(1, 32, 32\) and 1 agents; it needs \(3, 32, 32\) and 1"),
         ({"environment": f"{__name__}:Mute"}, "lacks reset, observe, step"),
+        (
+            {"environment": f"{__name__}:Narrow"},
+            r"observe returns a tensor of shape \[2, 1, 3071\], expected \[N, agents, observed\], here \[2, 1, 3072\]",
+        ),
+        (
+            {"environment": f"{__name__}:Torn"},
+            r"step of 2 copies raised KeyError: 'arm' \(test_vlm_parts.py, line \d+\); see Environment in torchyard_tr",
+        ),
         ({"environment": f"{__name__}:Corridor", "task": "grasp"}, "task: is of environment tabletop"),
         ({"imageSize": 40}, "imageSize: 40 is not a multiple of 16; use 32"),
         ({"pool": "mean"}, "pool: mean, but head tokens reads the answer from the last token; set head: mlp"),

@@ -37,6 +37,11 @@ class Shapeless(Corridor):
         return super().observe(state)[:, 0]
 
 
+class Torn(Corridor):
+    def step(self, state, actions, numbers):
+        raise KeyError("arm")
+
+
 class Unfinished:
     agents = 1
 
@@ -102,3 +107,51 @@ class Priceless(Hill):
     def step(self, action):
         seen, _, over, cut, facts = super().step(action)
         return seen, float("nan"), over, cut, facts
+
+
+class Hidden(Hill):
+    def __init__(self):
+        raise RuntimeError("no display")
+
+
+class Vast(Hill):
+    action_space = spaces.Discrete(10**9)
+
+
+class Closed(Hill):
+    def reset(self, *, seed=None, options=None):
+        raise OSError("no map")
+
+
+class Ancient(Blind):
+    """What gymnasium's predecessor returned."""
+
+    def reset(self, *, seed=None, options=None):
+        return self._seen()
+
+
+class Wordy(Blind):
+    def _seen(self):
+        return "a hill"
+
+
+class Leaving(Hill):
+    def step(self, action):
+        raise SystemExit(0)
+
+
+class Growing(Hill):
+    observation_space = spaces.Box(-9, 9, (1,))
+    parts = 1
+
+    def step(self, action):
+        self.parts = 2
+        return super().step(action)
+
+    def _seen(self):
+        return np.zeros(self.parts, np.float32)
+
+
+class Shorter(Hill):
+    def step(self, action):
+        return super().step(action)[:4]

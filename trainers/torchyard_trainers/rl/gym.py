@@ -6,6 +6,7 @@ with the same episodes. Copies that are already there are only stepped.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -16,10 +17,17 @@ from torch import Tensor
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.rl.environment import Outcome, State
+from torchyard_trainers.rl.outside import blamed
 
 # The actions of an unfinished episode are a part of every state.
 MOST_STEPS = 100_000
+# The policy has an output for each; more of them are a mistake, and would take all memory.
+MOST_ACTIONS = 65_536
 _SEEDS = 2**31
+_RETURNS = (
+    "correct it: reset(seed=...) returns (observation, info), step(action) (observation, reward, terminated, "
+    "truncated, info), and observations are what observation_space says"
+)
 
 
 class Live(NamedTuple):
@@ -61,6 +69,8 @@ class Gymnasium:
             raise ConfigError(
                 f"{at} has actions {actions}; only Discrete ones can be chosen: wrap it so that it has them"
             )
+        if actions.n > MOST_ACTIONS:
+            raise ConfigError(f"{at} has {actions.n} actions; use at most {MOST_ACTIONS}")
         if not isinstance(space, spaces.Box) or not np.prod(space.shape):
             raise ConfigError(
                 f"{at} has observations {space}, which cannot be flattened; wrap it so that they are a Box with numbers"
@@ -74,7 +84,7 @@ class Gymnasium:
     def reset(self, numbers: Tensor) -> State:
         """See `Environment`."""
         seeds = (numbers[:, 0].double().cpu() * _SEEDS).long()
-        seen = np.stack([self._flat(self._first.reset(seed=int(seed))[0]) for seed in seeds])
+        seen = np.stack([self._begin(int(seed)) for seed in seeds])
         live = Live(seeds.numpy(), np.zeros(len(seeds), np.int32), np.zeros((len(seeds), self.limit), np.int32))
         return _state(live, seen, numbers.device)
 
@@ -90,7 +100,8 @@ class Gymnasium:
         """
         device, chosen = actions.device, actions[:, 0].cpu().numpy()
         live = self._bring(state)
-        seen, reward, terminated, ended, _ = self._vector.step(chosen + self._start)
+        with self._calls("step(action)"):
+            seen, reward, terminated, ended, _ = self._vector.step(chosen + self._start)
         self._check_finite("a reward", reward)
         made = live.actions.copy()
         made[np.arange(len(made)), live.steps] = chosen
@@ -101,7 +112,8 @@ class Gymnasium:
         if over.any():
             fresh = (numbers[:, 0].double().cpu() * _SEEDS).long().numpy()
             seeds, steps = np.where(over, fresh, seeds), np.where(over, 0, steps).astype(np.int32)
-            seen, _ = self._vector.reset(seed=seeds.tolist(), options={"reset_mask": over})
+            with self._calls("reset(seed=...)"):
+                seen, _ = self._vector.reset(seed=seeds.tolist(), options={"reset_mask": over})
         self._live = Live(seeds, steps, made)
         return Outcome(
             _state(self._live, self._flat(seen, len(made)), device),
@@ -123,7 +135,8 @@ class Gymnasium:
         if self._vector is None or self._vector.num_envs != count:
             from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-            self._vector = SyncVectorEnv([self._make] * count, autoreset_mode=AutoresetMode.DISABLED)
+            with self._calls("making another copy"):
+                self._vector = SyncVectorEnv([self._make] * count, autoreset_mode=AutoresetMode.DISABLED)
             self._live = None
         away = np.ones(count, np.bool_)
         if self._live is not None:
@@ -131,12 +144,7 @@ class Gymnasium:
             away = (self._live.seeds != wanted.seeds) | (self._live.steps != wanted.steps)
             away |= ((self._live.actions != wanted.actions) & made).any(1)
         if away.any():
-            seen, _ = self._vector.reset(seed=wanted.seeds.tolist(), options={"reset_mask": away})
-            shown = self._flat(seen, count)
-            for row in away.nonzero()[0]:
-                for action in wanted.actions[row, : wanted.steps[row]]:
-                    last = self._vector.envs[row].step(action + self._start)[0]
-                    shown[row] = self._flat(last)
+            shown = self._play_again(wanted, away)
             expected = state["observation"].cpu().numpy()
             if not np.array_equal(shown[away], expected[away], equal_nan=True):
                 raise ConfigError(
@@ -146,9 +154,33 @@ class Gymnasium:
         self._live = wanted
         return wanted
 
+    def _play_again(self, wanted: Live, away: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Bring the copies of `away` [n] to where a state is; return what all of them show, [n, D]."""
+        with self._calls("reset(seed=...)"):
+            seen, _ = self._vector.reset(seed=wanted.seeds.tolist(), options={"reset_mask": away})
+        shown = self._flat(seen, len(away))
+        for row in away.nonzero()[0]:
+            for action in wanted.actions[row, : wanted.steps[row]]:
+                with self._calls("step(action)"):
+                    last = self._vector.envs[row].step(action + self._start)[0]
+                shown[row] = self._flat(last)
+        return shown
+
+    def _begin(self, seed: int) -> NDArray[np.float32]:
+        """Return the first observation of an episode, [D]."""
+        with self._calls("reset(seed=...)"):
+            found = self._first.reset(seed=seed)
+        if not isinstance(found, tuple) or len(found) != 2:
+            raise ConfigError(f"{self._at}: reset returned {type(found).__name__}, not a pair; {_RETURNS}")
+        return self._flat(found[0])
+
+    def _calls(self, call: str) -> AbstractContextManager[None]:
+        return blamed(self._at, call, _RETURNS)
+
     def _flat(self, seen: Any, *shape: int) -> NDArray[np.float32]:
         """Return observations as float32 vectors, [*shape, D]; never a view of what an environment holds."""
-        found = np.array(seen, dtype=np.float32)
+        with self._calls("reading an observation as numbers"):
+            found = np.array(seen, dtype=np.float32)
         if found.size != int(np.prod(shape)) * self.observed:
             raise ConfigError(
                 f"{self._at} returned an observation of shape {list(found.shape[len(shape) :])}, but its "
@@ -187,13 +219,12 @@ def open_gymnasium(name: str, made: type | None, most_steps: int | None, at: str
             env = TimeLimit(env, most_steps)
         return env if isinstance(env.observation_space, spaces.Box) else FlattenObservation(env)
 
-    try:
-        first = make()
-    except (gymnasium.error.Error, ModuleNotFoundError) as error:
-        raise ConfigError(f"{at}: {error}") from error
-    except (TypeError, AttributeError) as error:
-        needs = "make the class without arguments, and set observation_space and action_space in __init__"
-        raise ConfigError(f"{at} cannot be made: {error}; {needs}") from error
+    needs = "make the class without arguments, and set observation_space and action_space in __init__"
+    with blamed(at, "making it", needs):
+        try:
+            first = make()
+        except (gymnasium.error.Error, ModuleNotFoundError) as error:
+            raise ConfigError(f"{at}: {error}") from error
     limit = most_steps or (first.spec.max_episode_steps if first.spec is not None else None)
     if limit is None or not 1 <= limit <= MOST_STEPS:
         raise ConfigError(

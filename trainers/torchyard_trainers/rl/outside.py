@@ -1,11 +1,14 @@
 """Environments that are not ours: found by name, and checked before a run begins."""
 
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.exits import ConfigError, Exit, exit_code
 from torchyard_trainers.core.parameters import module_of
 from torchyard_trainers.rl.environment import Environment
 
@@ -42,12 +45,59 @@ def require(made: object, names: Sequence[str], at: str, page: str) -> None:
         raise ConfigError(f"{at} lacks {', '.join(lacking)}; see {page}")
 
 
-def check_shapes(environment: Environment, at: str) -> None:
-    """Take one step in a few copies and check what comes of it.
+@contextmanager
+def blamed(at: str, call: str, fix: str) -> Iterator[None]:
+    """Convert what an environment raises to an error that names the environment, the call and the place in its code.
+
+    An episode follows from its seed and actions, so that another attempt would raise the same. `SystemExit` counts,
+    too: the run would end as if it had succeeded. Errors with an exit code of their own, of memory say, keep it.
+
+    Args:
+        at: the field and its value, which the error begins with.
+        call: of the environment.
+        fix: what to do.
 
     Raises:
-        ConfigError: a tensor has another shape or type than the protocol of `rl.environment` says.
+        ConfigError: the environment raised an error.
     """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if exit_code(error) != Exit.USER_ERROR:
+            raise
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        raise ConfigError(f"{at}: {call} raised {type(error).__name__}: {error} ({where}); {fix}") from error
+
+
+def make_tensor_environment(make: Callable[[], Any], names: Sequence[str], at: str, page: str) -> Any:
+    """Make an environment of tensors, and check that it has all members.
+
+    Raises:
+        ConfigError: it cannot be made, or lacks some.
+    """
+    with blamed(at, "making it", f"see {page}"):
+        environment = make()
+    require(environment, names, at, page)
+    return environment
+
+
+def check_shapes(environment: Environment, observed: int, at: str) -> None:
+    """Take one step in a few copies and check what comes of it.
+
+    Args:
+        environment: to check.
+        observed: numbers of an observation.
+        at: the field and its value, which an error begins with.
+
+    Raises:
+        ConfigError: a tensor has another shape or type than the protocol of `rl.environment` says, or a call raises.
+    """
+    with blamed(at, "reset, observe or step of 2 copies", "see Environment in torchyard_trainers.rl.environment"):
+        _check_shapes(environment, observed, at)
+
+
+def _check_shapes(environment: Environment, observed: int, at: str) -> None:
     agents, numbers = environment.agents, torch.full((_COPIES, environment.draws), 0.5)
     state = environment.reset(numbers)
     if not isinstance(state, dict) or not all(isinstance(each, torch.Tensor) for each in state.values()):
@@ -56,9 +106,7 @@ def check_shapes(environment: Environment, at: str) -> None:
         if each.shape[:1] != (_COPIES,):
             raise ConfigError(f"{at}: reset returns {name!r} of shape {list(each.shape)}, expected [N, ...]")
     observation = environment.observe(state)
-    _expect(
-        observation, [_COPIES, agents, environment.observed], "observe returns a tensor", "[N, agents, observed]", at
-    )
+    _expect(observation, [_COPIES, agents, observed], "observe returns a tensor", "[N, agents, observed]", at)
     outcome = environment.step(state, torch.zeros(_COPIES, agents, dtype=torch.int64), numbers)
     if not isinstance(outcome, tuple) or len(outcome) != 5:
         raise ConfigError(

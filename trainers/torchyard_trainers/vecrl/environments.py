@@ -5,7 +5,7 @@ import torch
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.rl.environment import Environment
 from torchyard_trainers.rl.gym import Gymnasium, open_gymnasium
-from torchyard_trainers.rl.outside import MEMBERS, METHODS, check_shapes, class_of, require
+from torchyard_trainers.rl.outside import MEMBERS, METHODS, check_shapes, class_of, make_tensor_environment
 from torchyard_trainers.vecrl.bandit import Bandit
 from torchyard_trainers.vecrl.cartpole import CartPole
 from torchyard_trainers.vecrl.params import Settings, is_class, is_ours
@@ -47,9 +47,8 @@ def _outside(settings: Settings, at: str) -> Environment:
             f"trainer.params.maxEpisodeSteps: {settings.max_episode_steps}, but {settings.environment} has a limit of "
             "its own; remove it"
         )
-    environment: Environment = found()
-    require(environment, [*MEMBERS, *METHODS], at, PAGE)
-    check_shapes(environment, at)
+    environment: Environment = make_tensor_environment(found, [*MEMBERS, *METHODS], at, PAGE)
+    check_shapes(environment, environment.observed, at)
     return environment
 
 

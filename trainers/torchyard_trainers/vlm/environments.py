@@ -1,12 +1,13 @@
 """Environments of a vision-language policy: images, an instruction, and actions with names."""
 
+import math
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.rl.environment import Environment, State
-from torchyard_trainers.rl.outside import METHODS, class_of, require
+from torchyard_trainers.rl.outside import METHODS, check_shapes, class_of, make_tensor_environment
 from torchyard_trainers.rl.tabletop import Tabletop
 from torchyard_trainers.vlm.params import Settings
 
@@ -31,12 +32,14 @@ def build_environment(settings: Settings) -> Instructed:
         kind: Any = settings.task
         return Tabletop(kind, settings.grid, settings.image_size)
     at = f"trainer.params.environment: {settings.environment}"
-    made = class_of(settings.environment, f"trainer.params.environment: {settings.environment!r}")(settings.image_size)
+    found = class_of(settings.environment, f"trainer.params.environment: {settings.environment!r}")
     needed = [*METHODS, "draws", "limit", "measure", "actions", "agents", "planes", "instruction", "action_names"]
-    require(made, [*needed, *(["expert"] if settings.clone_steps else [])], at, "docs/vision-language-rl.md")
+    needed += ["expert"] if settings.clone_steps else []
+    made: Any = make_tensor_environment(lambda: found(settings.image_size), needed, at, "docs/vision-language-rl.md")
     wanted = (3, settings.image_size, settings.image_size)
     if made.planes != wanted or made.agents != 1:
         raise ConfigError(f"{at} has planes {made.planes} and {made.agents} agents; it needs {wanted} and 1")
     if len(made.action_names) != made.actions:
         raise ConfigError(f"{at} has {made.actions} actions, but {len(made.action_names)} action_names")
+    check_shapes(made, math.prod(wanted), at)
     return made
