@@ -168,3 +168,18 @@ def test_a_damaged_file_of_a_folder_is_named_by_chat(tmp_path, name, content, wo
     (folder / name).write_bytes(content)
     with pytest.raises((ConfigError, DataMismatchError), match=words):
         open_speaker(folder, "cpu")
+
+
+def test_a_model_of_few_positions_gets_samples_that_fit_and_the_log_says_so(tmp_path, capsys):
+    rows = [{"prompt": "a" * length, "completion": "b"} for length in range(200, 300, 5)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    few = {"data": [str(data)], "truncation": "start", "evalSamples": 4, "evalCompletions": 2, "holdOut": 0.5}
+    work, session = begun(save_family("gpt2", tmp_path / "gpt2"), **few)
+    assert work.settings.max_length == 256
+    for _ in range(2):
+        assert "evalReward" in work.evaluate(session), "prompts are completed up to the last position"
+    assert capsys.readouterr().out == (
+        f"trainer.params.maxLength: is not set, and {tmp_path / 'gpt2'} has 256 positions: samples have at most 256 "
+        "tokens, not 1024\n"
+    )
