@@ -30,7 +30,12 @@ def test_a_model_a_dict_and_a_file_mean_the_same_job(tmp_path):
         ({"metadata": {"name": "a"}}, {}, ["spec"]),
         ({"metadata": {"name": "a"}, "spec": {"script": {1, 2}}}, {}, ["cannot be written as JSON", "use dicts"]),
         ({"metadata": {"name": "a"}, "spec": SPEC}, {"overrides": {"nodes": float("nan")}}, ["overrides['nodes']"]),
-        ({"metadata": {"name": "a"}, "spec": SPEC}, {"overrides": {"noodles": 1}}, ["noodles"]),
+        (
+            {"metadata": {"name": "a"}, "spec": SPEC},
+            {"overrides": {"noodles": 1}},
+            ["overrides['noodles']: spec.noodles"],
+        ),
+        ({"metadata": {"name": "a"}, "spec": SPEC}, {"overrides": {"a..b": 1}}, ["overrides['a..b']: not the path of"]),
         ({"metadata": {"name": "a"}, "spec": SPEC}, {"arguments": {"lr": 1}}, ["takes none", "@torchyard.job"]),
         ("missing.yaml", {}, ["missing.yaml", "cannot be read"]),
         ("train.py", {}, ["train.py: there is no such file", "give the path of a script"]),

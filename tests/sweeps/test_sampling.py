@@ -4,6 +4,7 @@ import importlib.util
 import signal
 
 import pytest
+from msgspec.structs import replace
 
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.outcomes import Outcome
@@ -144,6 +145,23 @@ def test_stopped_and_failed_trials_are_reported_as_such():
     ]
     values = suggest(spec, 12, 12, kinds, past)
     assert values.keys() >= {X, KIND}
+
+
+@pytest.mark.parametrize("algorithm", ["tpe", "cmaes"])
+def test_a_trial_that_was_stopped_and_went_on_counts_with_the_value_of_its_end(algorithm):
+    spec = spec_of(algorithm)
+    past, outcomes = run(spec, 24, lag=1)
+    bases = [replace(each, basis=each.number + (each.number > 3)) for each in past]
+
+    def suggested(end):
+        rung = {"trial": 2, "values": {10: 5.0}}
+        stopped = Outcome(unit=2, kind="stopped", value=5.0, percent=10, **rung)
+        ended = Outcome(unit=4, kind="complete", value=end, **rung)  # trial 3 was asked for when 5.0 was known
+        after = [replace(each, unit=each.unit + 1) for each in outcomes[4:]]
+        return suggest(spec, 24, 25, [*outcomes[:2], stopped, outcomes[3], ended, *after], bases)
+
+    assert suggested(0.0) == suggested(0.0)
+    assert suggested(0.0) != suggested(50.0)
 
 
 def test_importances_find_what_matters():

@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
+from torchyard.api.validation.overrides import Override
 from torchyard.api.validation.problems import Problem
 from torchyard.client.errors import InvalidJobError, TorchYardError
 
 
-def sets_of(overrides: Mapping[str, Any] | None) -> list[str]:
-    """Return changes of fields as the command line has them after `--set`.
+def sets_of(overrides: Mapping[str, Any] | None) -> Sequence[str]:
+    """Return changes of fields as the command line has them after `--set`; messages name `overrides` instead.
 
     Raises:
         TorchYardError: it is no dict.
@@ -20,7 +21,8 @@ def sets_of(overrides: Mapping[str, Any] | None) -> list[str]:
     if not isinstance(overrides, Mapping | None):  # a caller may have no types
         what = f"overrides: {shown(overrides)} is not a dict"  # type: ignore[unreachable]
         raise TorchYardError(what, "give values by their path in the spec: overrides={'jobTemplate.spec.nodes': 2}")
-    return [f"{path}={as_json(value, f'overrides[{path!r}]')}" for path, value in (overrides or {}).items()]
+    changes = [(str(path), value, f"overrides[{str(path)[:100]!r}]") for path, value in (overrides or {}).items()]
+    return [Override.of(path, as_json(value, origin), origin) for path, value, origin in changes]
 
 
 def as_json(value: Any, what: str) -> str:

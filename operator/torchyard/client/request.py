@@ -76,7 +76,7 @@ def requested(
     return _of_file(Path(target), sets, name)
 
 
-def _of_file(file: Path, sets: list[str], name: str | None) -> RequestedJob:
+def _of_file(file: Path, sets: Sequence[str], name: str | None) -> RequestedJob:
     if has_kind(file, SWEEP):
         raise _a_sweep(str(file))
     wanted = RequestedJob(job_of(file, sets), file.absolute().parent, str(file), is_file=True)
@@ -99,7 +99,13 @@ def _document_of_script(
 
 
 def _of_document(
-    document: Mapping[str, Any], source: str, folder: Path, sets: list[str], name: str | None, *, is_file: bool = True
+    document: Mapping[str, Any],
+    source: str,
+    folder: Path,
+    sets: Sequence[str],
+    name: str | None,
+    *,
+    is_file: bool = True,
 ) -> RequestedJob:
     if name is not None:
         metadata = document.get("metadata")

@@ -155,22 +155,51 @@ def _asked(trial: Any, spec: TrainingSweepSpec) -> dict[str, Any]:
 def _replayed(
     spec: TrainingSweepSpec, number: int, basis: int, history: Sequence[Outcome], past: Sequence[Past]
 ) -> dict[str, Any]:
+    """Return what a study suggests that was asked for each trial with what was known when that trial was decided.
+
+    A stopped trial has the value of its rung, until it went on: then that of its end.
+    """
     import optuna  # noqa: PLC0415
 
     study = optuna.create_study(direction=spec.objective.goal, sampler=_sampler(spec, spec.algorithm.seed))
-    asked: dict[int, Any] = {}
-    reported: set[int] = set()
     bases = {each.number: each.basis for each in past} | {number: basis}
+    reported: dict[int, Outcome] = {}
     values: dict[str, Any] = {}
     for trial in range(number + 1):
-        for outcome in history:
-            if outcome.unit < bases.get(trial, 0) and outcome.trial in asked and outcome.trial not in reported:
-                reported.add(outcome.trial)
-                state = optuna.trial.TrialState.FAIL if outcome.value is None else None
-                study.tell(asked[outcome.trial], outcome.value, state=state)
-        asked[trial] = study.ask()
-        values = _asked(asked[trial], spec)
+        known = {each.trial: each for each in history if each.unit < bases.get(trial, 0) and each.trial < trial}
+        if any(known[each] != outcome for each, outcome in reported.items()):
+            study = _with_values(study, known)
+        else:
+            for each in [each for each in known if each not in reported]:
+                study.tell(each, known[each].value, state=_final_state(known[each]))
+        reported = known
+        values = _asked(study.ask(), spec)
     return values
+
+
+def _with_values(study: Any, known: Mapping[int, Outcome]) -> Any:
+    """Return a study with these outcomes and with the state that CMA-ES keeps on trials; a reported value is final."""
+    import optuna  # noqa: PLC0415
+
+    after = optuna.create_study(direction=study.direction, sampler=study.sampler)
+    for before in study.get_trials(deepcopy=False):
+        outcome = known.get(before.number)
+        after.add_trial(
+            optuna.trial.create_trial(
+                state=_final_state(outcome) if outcome is not None else before.state,
+                value=outcome.value if outcome is not None else None,
+                params=before.params,
+                distributions=before.distributions,
+                system_attrs=before.system_attrs,
+            )
+        )
+    return after
+
+
+def _final_state(outcome: Outcome) -> Any:
+    import optuna  # noqa: PLC0415
+
+    return optuna.trial.TrialState.FAIL if outcome.value is None else optuna.trial.TrialState.COMPLETE
 
 
 def importances(spec: TrainingSweepSpec, outcomes: Sequence[Outcome], past: Sequence[Past]) -> dict[str, float]:

@@ -9,14 +9,30 @@ _ROOTS = {"apiVersion", "kind", "metadata", "spec"}
 _PART = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)((?:\[[0-9]{1,5}\])*)")
 
 
+class Override(str):
+    """A change that no command line has: `path=value`, and the place that messages name instead of `--set`."""
+
+    __slots__ = ("origin",)
+    origin: str
+
+    @classmethod
+    def of(cls, path: str, value: str, origin: str) -> "Override":
+        """Return the change of a field; `value` is YAML."""
+        made = cls(f"{path}={value}")
+        made.origin = origin
+        return made
+
+
 def override(root: At, text: str) -> Problem | None:
     """Set one value in the tree; return the fault if the text or its path cannot be used.
 
     `nodes=2`, `spec.trainer.params.steps=100`, `env[0].value=x`, `preload=[numpy]`; `path=null` removes a field.
     """
-    origin = f"--set {text[:100]}"
+    origin = text.origin if isinstance(text, Override) else f"--set {text[:100]}"
     path, equals, written = text.partition("=")
     parts = _parts(path)
+    if isinstance(text, Override) and not parts:
+        return Problem(origin, 0, "", "not the path of a field", "write it like nodes or trainer.params.steps")
     if not equals or not parts:
         return Problem(origin, 0, "", "not of the form path=value", "write it like nodes=2 or trainer.params.steps=100")
     try:
