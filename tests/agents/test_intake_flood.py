@@ -16,7 +16,7 @@ from torchyard.agents.registry import AgentRegistry
 from torchyard.agents.server import Intake, application
 
 HOST = "torchyard-intake.torchyard.svc"
-FLOOD, ROOM = 40, 8
+FLOOD, ROOM = 20, 8
 ATTACKER, AGENT = "127.0.0.2", "127.0.0.3"
 
 
