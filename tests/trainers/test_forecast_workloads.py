@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from tests.support.trainers.families import save_family
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._pytree import tree_leaves
 
@@ -205,3 +206,14 @@ def test_what_an_h100_took_was_foretold_within_a_tenth(params, precision, taken)
     with imagined_world(1, 1) as world:
         forecast = Planner(config_of("cvrp", TWENTY | params, options), world, 80 * GIB).as_asked()
     assert forecast.usage.total == pytest.approx(taken, rel=0.1)
+
+
+def test_a_folder_whose_model_would_warn_of_padding_is_forecast_without_a_real_step(tmp_path):
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps({"prompt": "a" * number, "completion": "b"}) + "\n" for number in range(1, 41)))
+    params = {"pretrained": str(save_family("gpt2", tmp_path / "gpt2")), "data": [str(data)], "batch": 8}
+    with imagined_world(1, 1) as world:
+        planner = Planner(config_of("lm", params, {"precision": "fp32", "microBatchSize": 8}), world, None)
+        usage = planner.as_asked().usage
+    assert not planner.real
+    assert usage.activations > 0

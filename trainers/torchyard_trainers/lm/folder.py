@@ -140,7 +140,7 @@ def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> La
     Raises:
         ConfigError: the folder has no such model, or fewer tokens than its tokenizer.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, PreTrainedModel
 
     config = read_config(folder)
     if len(tokenizer) > config.get_text_config().vocab_size:
@@ -154,6 +154,10 @@ def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> La
 
     lm: Any = build_of(f"{FIELD}: {folder / 'config.json'}", build)
     check_family(lm, folder)
+    for each in lm.modules():
+        if isinstance(each, PreTrainedModel):
+            # It reads tokens: a GPU would wait for that in each pass, and a forecast make a real step.
+            each.warn_if_padding_and_no_attention_mask = lambda *_: None  # type: ignore[method-assign]
     if (folder / GENERATION).is_file():
         lm.generation_config = _generation_config(folder)
     return LanguageModel(lm, value_head=value_head)

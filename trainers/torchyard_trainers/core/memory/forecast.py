@@ -259,7 +259,8 @@ def _allocate(model: nn.Module, precision: Precision) -> None:
             if each is None or not each.is_meta:
                 continue
             if each not in made:
-                values = torch.empty(each.shape, dtype=held_type(each, precision.name))
+                # Of a step with real tensors, what memory happens to hold could be no number.
+                values = torch.zeros(each.shape, dtype=held_type(each, precision.name))
                 made[each] = nn.Parameter(values, requires_grad=each.requires_grad)
             module._parameters[name] = made[each]  # noqa: SLF001
 
