@@ -72,7 +72,7 @@ def until_solved(folder: Path, name: str, spec: dict[str, Any]) -> tuple[int | N
     step = json.loads(file.with_suffix(".step").read_text())
     if step is None:
         return None, seconds
-    rollouts = -(-step // (params["epochs"] * params["minibatches"]))
+    rollouts = step // (params["epochs"] * params["minibatches"])  # it is evaluated after each
     return rollouts * params["horizon"] * params["environments"], seconds
 
 
@@ -81,12 +81,14 @@ def run_until_solved(file: Path) -> None:
     import torchyard as ty
 
     job = ty.run(json.loads(file.read_text()), wait=False)
-    for status in job.watch():
-        if status.metrics.get("evalReturn", 0.0) >= SOLVED:
-            break
-    job.stop()
-    rows = [row for row in job.metrics() if row.get("evalReturn", 0.0) >= SOLVED]
-    file.with_suffix(".step").write_text(json.dumps(int(rows[0]["step"]) if rows else None))
+    seen = (status.progress.step for status in job.watch() if status.metrics.get("evalReturn", 0.0) >= SOLVED)
+    step = next(seen, None)
+    status = job.stop()
+    if step is None and status.state != "Succeeded":
+        raise SystemExit(f"{file.stem} is {status.state}: {status.message}")
+    # The table has the exact step, unless it lacks this evaluation: it has a row a second.
+    rows = [int(row["step"]) for row in job.metrics() if row.get("evalReturn", 0.0) >= SOLVED]
+    file.with_suffix(".step").write_text(json.dumps(min([*rows, *filter(None, [step])], default=None)))
 
 
 def output(argv: list[str]) -> str:
