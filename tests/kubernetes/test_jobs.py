@@ -101,6 +101,23 @@ async def test_a_kind_that_is_not_served_for_a_moment_is_not_the_end_of_its_jobs
     assert jobs.get(KEY) is None
 
 
+@pytest.mark.parametrize(("listed", "read"), [((5, "new"), "new"), ((0, "former"), "u")])
+async def test_a_new_operator_does_not_begin_with_a_deleted_job_for_one_of_its_name(
+    listed, read, tmp_path, monkeypatch, jobs
+):
+    monkeypatch.setattr("torchyard.kubernetes.cache.jobs.CATCH_UP_SECONDS", 0)
+    there = document(listed[0])
+    there["metadata"]["uid"] = listed[1]
+
+    async def answer(request):
+        many = {"metadata": {"resourceVersion": "9"}, "items": [{"metadata": there["metadata"]}]}
+        return web.json_response(many if request.path.endswith("/trainingjobs") else there)
+
+    async with talking(tmp_path, answer, monkeypatch) as api:
+        await jobs.caught_up(api, [""])
+    assert jobs.get(KEY).metadata.uid == read
+
+
 async def test_a_sweep_that_the_watch_missed_is_read_without_the_right_to_get_it(tmp_path, monkeypatch):
     sweeps, asked = Sweeps(changed=lambda _key: None), []
     there = [

@@ -176,16 +176,28 @@ class Objects(Generic[Valid, Invalid]):
         Raises:
             Unavailable, Rejected, NotFound, Gone: it could not be read what is there.
         """
-        missing = {
-            key for namespace in namespaces for key in await _list(api, self._plural, namespace)
-        } - self._jobs.keys()
+        missing: dict[Key, _Meta] = {}
+        for namespace in namespaces:
+            missing |= await _list(api, self._plural, namespace)
+
+        def unseen() -> dict[Key, _Meta]:
+            return {key: listed for key, listed in missing.items() if self._is_news(key, listed)}
+
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CATCH_UP_SECONDS):
-                while missing := missing - self._jobs.keys():
+                while missing := unseen():
                     self._news.clear()
                     await self._news.wait()
         for key in missing:
-            await self._ask(api, key, "")
+            known = self._jobs.get(key)
+            await self._ask(api, key, known.metadata.uid if known is not None else "")
+
+    def _is_news(self, key: Key, listed: "_Meta") -> bool:
+        """Whether a job of a list was not seen yet: none of its name, or one that was there before it."""
+        known = self._jobs.get(key)
+        if known is None:
+            return True
+        return known.metadata.uid != listed.uid and _version(known) < version(listed.resource_version)
 
     async def _ask(self, api: Api, key: Key, uid: str) -> None:
         """Read the object itself: a list may be outdated, the object is not."""
