@@ -100,12 +100,14 @@ class SweepController:
         sweep = self._sweeps.find(key)
         if sweep is None or sweep.metadata.deletion_timestamp is not None:
             self._problems.pop(key, None)
+            self._trials.forget(key)
             return None
         if isinstance(sweep, InvalidSweep):
             fault = Problem(SweepReason.INVALID_SPEC, sweep.problem)
             after = invalid(sweep.status, fault, generation=sweep.metadata.generation, now=self._clock())
             await self._write(sweep, after)
             return RESYNC_SECONDS
+        await self._trials.settle(sweep)
         jobs = self._trials.of(sweep)
         known = _read(sweep, jobs)
         problem = known if isinstance(known, Problem) else self._problems.get(key)

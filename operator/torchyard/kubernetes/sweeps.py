@@ -63,6 +63,7 @@ class Trials:
 
     def __init__(self, api: Api, jobs: Jobs, provenance: TrialProvenance) -> None:
         self._api, self._jobs, self._provenance = api, jobs, provenance
+        self._unanswered: dict[Key, Key] = {}
 
     def keys_for(self, sweep: TrainingSweep) -> list[str]:
         """Return the keys that the status has to name before this process writes a trial.
@@ -84,6 +85,20 @@ class Trials:
         return {
             number: job for number, job in found if job is not None and self._provenance.is_trial(sweep, job.metadata)
         }
+
+    async def settle(self, sweep: TrainingSweep) -> None:
+        """Find out whether a creation without an answer took place, before anything else is decided.
+
+        Raises:
+            Unavailable, Rejected, Gone: it could not be read.
+        """
+        if (job := self._unanswered.get(sweep.key)) is not None:
+            await self._jobs.read(self._api, job)
+            self.forget(sweep.key)
+
+    def forget(self, sweep: Key) -> None:
+        """Forget a sweep that is gone."""
+        self._unanswered.pop(sweep, None)
 
     async def create(self, sweep: TrainingSweep, record: TrialRecord) -> None:
         """Create the job of a trial; one that this sweep has created already is success.
@@ -118,6 +133,9 @@ class Trials:
             answer = await self._post(sweep, document)
         except AlreadyExists:
             answer = await self._own(sweep, job)
+        except Unavailable:
+            self._unanswered[sweep.key] = (sweep.metadata.namespace, job.metadata.name)
+            raise
         else:
             signature = document["metadata"]["annotations"][TRIAL_SIGNATURE]
             self._provenance.spend(signature, str(msgspec.json.decode(answer)["metadata"]["uid"]))

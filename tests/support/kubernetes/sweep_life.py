@@ -110,12 +110,13 @@ class Life(Operators):
         units = [unit["number"] for record in records.values() for unit in record["units"]]
         kept = {name: (record, self._records.get(name, record)) for name, record in records.items()}
         self._records = records
+        busy = [job for job in jobs if is_busy(job) and job["metadata"]["name"] not in self.late_trials]
         holds = {
             "a trial has the name of its number": all(
                 name == f"{KEY[1]}-{record['number']}" for name, record in records.items()
             ),
             "at most maxTrials": len(jobs) <= spec["maxTrials"],
-            "at most parallelTrials at once": sum(is_busy(job) for job in jobs) <= spec["parallelTrials"],
+            "at most parallelTrials at once": len(busy) <= spec["parallelTrials"],
             "one decision a unit": len(units) == len(set(units)),
             "parameters stay": all(new["parameters"] == old["parameters"] for new, old in kept.values()),
             "decisions stay": all(new["units"][: len(old["units"])] == old["units"] for new, old in kept.values()),
@@ -194,21 +195,27 @@ def play(seed: int) -> tuple[Life, list[Any], list[Any]]:
 
 
 def main(first: int, last: int) -> int:
-    """Play the lives of these seeds; return how many were different."""
+    """Play the lives of these seeds and print what was in them, as JSON; return how many were different."""
     logging.disable()
-    seen, wrong = Counter[str](), 0
+    faults, kinds, wrong, promoted = Counter[str](), set[str](), 0, 0
     for seed in range(first, last):
         try:
             life, calm, wild = play(seed)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the other seeds are played
-            print(f"seed {seed}:", *traceback.format_exception(error), flush=True)  # noqa: T201
+            print(f"seed {seed}:", *traceback.format_exception(error), file=sys.stderr, flush=True)  # noqa: T201
             wrong += 1
             continue
-        seen += life.weather.seen
+        faults += life.weather.seen
         if calm != wild or life.broken:
             wrong += 1
-            print(f"seed {seed}: {life.broken or 'other decisions'}", flush=True)  # noqa: T201
-    print(f"{last - first} lives, {wrong} wrong; faults: {dict(seen)}")  # noqa: T201
+            what = life.broken or "other decisions"
+            print(f"seed {seed}: {what}", *life.notes[-40:], sep="\n", file=sys.stderr, flush=True)  # noqa: T201
+            continue
+        ends = [end for name, end in wild[-1].items() if name not in {"best", "status"}]
+        kinds |= {outcomes[-1].kind for _, _, outcomes in ends}
+        promoted += sum(len(units) > 1 for _, units, _ in ends)
+    found = {"lives": last - first, "wrong": wrong, "promoted": promoted, "kinds": sorted(kinds), "faults": faults}
+    print(json.dumps(found))  # noqa: T201
     return wrong
 
 

@@ -93,11 +93,13 @@ class Operators:
 
     Attributes:
         notes: what happened, in order.
+        late_trials: created by requests that had failed before; no operator can know of them in time.
     """
 
     def __init__(self, world: World, weather: Weather) -> None:
         self.world, self.weather = world, weather
         self.notes: list[str] = []
+        self.late_trials: set[str] = set()
         self._down = asyncio.Event()
         self._late: set[asyncio.Task[Any]] = set()
         self._away = 0.0
@@ -254,19 +256,21 @@ class Operators:
     async def _ask_later(self, verb: str, path: str, body: Any, params: Any) -> None:
         await asyncio.sleep(1.0 + LATE_SECONDS)
         self._tick()
+        if verb == "POST" and body["metadata"]["name"] not in {job["metadata"]["name"] for job in self.world.trials()}:
+            self.late_trials.add(body["metadata"]["name"])
         with contextlib.suppress(NotFound, errors.Conflict, Rejected):
             await self.world.request(verb, path, body=body, params=params)
             self.note(f"late {verb} {path.rpartition('/')[2]} was done after all")
 
     async def _list(self, name: str, path: str, params: Any) -> bytes:
         how = self.weather.draw(name, OF_LISTS, 2.0)
-        if how == "old":
+        if how == "old" and (params or {}).get("resourceVersion") == "0":
             objects, self.world.objects = self.world.objects, self._as_of(self._listed_at(name))
             try:
                 return await self.world.request("GET", path, params=params)
             finally:
                 self.world.objects = objects
-        if how:
+        if how and how != "old":
             await self._before(how, "GET", path, None, params)
         return await self.world.request("GET", path, params=params)
 

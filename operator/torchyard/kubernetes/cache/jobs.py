@@ -173,12 +173,14 @@ class Objects(Generic[Valid, Invalid]):
     async def caught_up(self, api: Api, namespaces: Iterable[str]) -> None:
         """Wait until every job that is there now was seen; a watch does not say when it has sent all that it found.
 
+        What a former operator has just created is among them, so that it is not created again under another name.
+
         Raises:
             Unavailable, Rejected, NotFound, Gone: it could not be read what is there.
         """
         missing: dict[Key, _Meta] = {}
         for namespace in namespaces:
-            missing |= await _list(api, self._plural, namespace)
+            missing |= await _list(api, self._plural, namespace, latest=True)
 
         def unseen() -> dict[Key, _Meta]:
             return {key: listed for key, listed in missing.items() if self._is_news(key, listed)}
@@ -189,11 +191,19 @@ class Objects(Generic[Valid, Invalid]):
                     self._news.clear()
                     await self._news.wait()
         for key in missing:
-            known = self._jobs.get(key)
-            await self._ask(api, key, known.metadata.uid if known is not None else "")
+            await self.read(api, key)
+
+    async def read(self, api: Api, key: Key) -> None:
+        """Read one object from the server, whatever was seen of it.
+
+        Raises:
+            Unavailable, Rejected, Gone: it could not be read.
+        """
+        known = self._jobs.get(key)
+        await self._ask(api, key, known.metadata.uid if known is not None else "")
 
     def _is_news(self, key: Key, listed: "_Meta") -> bool:
-        """Whether a job of a list was not seen yet: none of its name, or one that was there before it."""
+        """Return whether a job of a list was not seen yet: none of its name, or one that was there before it."""
         known = self._jobs.get(key)
         if known is None:
             return True
@@ -257,11 +267,11 @@ class _Page(msgspec.Struct, frozen=True):
     items: list[_Listed] | None = None
 
 
-async def _list(api: Api, plural: str, namespace: str) -> dict[Key, _Meta]:
-    """Return name and version of every object, possibly from the server's cache."""
+async def _list(api: Api, plural: str, namespace: str, *, latest: bool = False) -> dict[Key, _Meta]:
+    """Return name and version of every object: the `latest`, or what the server's cache has, which may be outdated."""
     within = f"/namespaces/{namespace}" if namespace else ""
     path = f"/apis/{GROUP}/{VERSION}{within}/{plural}"
-    params = {"resourceVersion": "0"}
+    params = {} if latest else {"resourceVersion": "0"}
     found: dict[Key, _Meta] = {}
     while True:
         answer = await api.request("GET", path, params=params, accept=METADATA_OF_ALL, timeout=LIST_SECONDS)
