@@ -80,9 +80,11 @@ def measure(seconds: float, turns: int) -> tuple[list[dict], list[dict], float]:
                 intake.wait_for(lambda state, number=number: state.get("exit", {}).get("round") == number)
                 cpu, wall = cpu + cpu_seconds(process.pid) - before, wall + time.monotonic() - start
                 agent.append(json.loads(mark.read_text()))
-                torchrun = [sys.executable, "-m", "torch.distributed.run", script]
+                torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", script]
                 quiet = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-                subprocess.run(torchrun, env=quiet, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+                ended = subprocess.run(torchrun, env=quiet, capture_output=True, text=True, check=False)
+                if ended.returncode:
+                    sys.exit(f"torchrun ended with {ended.returncode}: {ended.stderr}")
                 plain.append(json.loads(mark.read_text()))
             intake.tell(verb="exit", code=0)
             process.wait(20)

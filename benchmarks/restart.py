@@ -160,12 +160,16 @@ def cold(folder: Path, repeats: int) -> list[float]:
     mark, times = folder / "mark", []
     for _ in range(repeats):
         start = time.time()
-        subprocess.run(
-            [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", folder / "train.py"],
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        ended = subprocess.run(
+            [*torchrun, folder / "train.py"],
             env={**os.environ, "OMP_NUM_THREADS": "1", "MARK": str(mark), "LINGER": "0"},
-            stderr=subprocess.DEVNULL,
-            check=True,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
         )
+        if ended.returncode:
+            sys.exit(f"torchrun ended with {ended.returncode}: {ended.stderr}")
         times.append(mark_of(mark) - start)
     return times
 

@@ -168,12 +168,12 @@ class Objects(Generic[Valid, Invalid]):
             listed = there.get(key, _Meta())
             runs = isinstance(known, self._valid) and known.metadata.uid == listed.uid
             if not runs or known is None or _version(known) < version(listed.resource_version):
-                await self._ask(api, key, known.metadata.uid if known is not None else "")
+                await self.read(api, key)
 
     async def caught_up(self, api: Api, namespaces: Iterable[str]) -> None:
-        """Wait until every job that is there now was seen; a watch does not say when it has sent all that it found.
+        """Wait until every job that is there was seen, also what a former operator has created last.
 
-        What a former operator has just created is among them, so that it is not created again under another name.
+        A watch does not say when it has sent all that it found.
 
         Raises:
             Unavailable, Rejected, NotFound, Gone: it could not be read what is there.
@@ -182,12 +182,9 @@ class Objects(Generic[Valid, Invalid]):
         for namespace in namespaces:
             missing |= await _list(api, self._plural, namespace, latest=True)
 
-        def unseen() -> dict[Key, _Meta]:
-            return {key: listed for key, listed in missing.items() if self._is_news(key, listed)}
-
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CATCH_UP_SECONDS):
-                while missing := unseen():
+                while missing := {key: listed for key, listed in missing.items() if self._is_news(key, listed)}:
                     self._news.clear()
                     await self._news.wait()
         for key in missing:
@@ -205,9 +202,9 @@ class Objects(Generic[Valid, Invalid]):
     def _is_news(self, key: Key, listed: "_Meta") -> bool:
         """Return whether a job of a list was not seen yet: none of its name, or one that was there before it."""
         known = self._jobs.get(key)
-        if known is None:
-            return True
-        return known.metadata.uid != listed.uid and _version(known) < version(listed.resource_version)
+        return known is None or (
+            known.metadata.uid != listed.uid and _version(known) < version(listed.resource_version)
+        )
 
     async def _ask(self, api: Api, key: Key, uid: str) -> None:
         """Read the object itself: a list may be outdated, the object is not."""
