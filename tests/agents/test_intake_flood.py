@@ -177,7 +177,7 @@ def test_silent_connections_from_many_addresses_hold_nothing_up_and_get_no_tls(l
 
 
 class Door:
-    """Admission on a clock of its own; notes which connections it closed, in order."""
+    """Admission on a clock that the test sets; notes which connections it closed, in order."""
 
     def __init__(self, **limits):
         self.now, self.closed = 1000.0, []

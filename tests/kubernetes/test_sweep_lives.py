@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_faults_change_no_decision():
-    """In a process of its own: the order of a set, which differs from process to process, is part of a life."""
+    """Run a separate process: the order of a set, which differs from process to process, is part of a life."""
     played = subprocess.run(
         [sys.executable, "-m", "tests.support.kubernetes.sweep_life", "1", "25"],
         env={**os.environ, "PYTHONHASHSEED": "0"},

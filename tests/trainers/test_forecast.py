@@ -3,7 +3,7 @@
 import little_lm
 import pytest
 import torch
-from forecasts import WIDE, told
+from forecasts import WIDE, forecast_usage
 
 from torchyard_trainers.core.command import main
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
@@ -96,16 +96,18 @@ def test_a_command_line_that_cannot_be_is_refused_in_a_sentence(capfd, words, sa
 
 
 def test_ddp_keeps_gradients_in_its_buckets_and_beside_them_while_it_accumulates():
-    once, twice = (told("ddp", (2, 2), {"precision": "fp32", "microBatchSize": size}, WIDE) for size in (2, 1))
+    once, twice = (
+        forecast_usage("ddp", (2, 2), {"precision": "fp32", "microBatchSize": size}, WIDE) for size in (2, 1)
+    )
     assert once.gradients + once.buffers == once.parameters
     assert twice.gradients + twice.buffers == 2 * twice.parameters
 
 
 def test_what_is_offloaded_leaves_the_device_with_the_gradients_that_are_not_yet_reduced():
     options = {"precision": "fp32", "microBatchSize": 1, "cpuOffload": True}
-    usage = told("fsdp", (2, 2), options, WIDE)
+    usage = forecast_usage("fsdp", (2, 2), options, WIDE)
     assert usage.peak != "update"  # which the host makes
-    assert usage.total > told("ddp", (2, 2), options, WIDE).parameters
+    assert usage.total > forecast_usage("ddp", (2, 2), options, WIDE).parameters
 
 
 @pytest.mark.parametrize(("chosen", "copies"), [({}, 1), ({"foreach": True}, 1), ({"fused": True}, 0)])
@@ -113,25 +115,28 @@ def test_an_update_on_a_gpu_takes_what_the_optimizer_is_configured_to_or_what_py
     monkeypatch, chosen, copies
 ):
     monkeypatch.setattr(little_lm, "AdamW", lambda parameters, **_: torch.optim.AdamW(parameters, **chosen))
-    usage = told("single", (1, 1), {"precision": "fp32", "microBatchSize": 1}, WIDE, on_gpu=True)
+    usage = forecast_usage("single", (1, 1), {"precision": "fp32", "microBatchSize": 1}, WIDE, on_gpu=True)
     assert usage.optimizer == pytest.approx((2 + copies) * usage.parameters, rel=0.01)
 
 
 def test_gradients_are_copied_before_gloo_reduces_them_and_nccl_needs_no_copy():
     options = {"precision": "fp32", "microBatchSize": 2}
-    gloo, nccl = (told("fsdp", (2, 2), options, WIDE, on_gpu=on_gpu) for on_gpu in (False, True))
+    gloo, nccl = (forecast_usage("fsdp", (2, 2), options, WIDE, on_gpu=on_gpu) for on_gpu in (False, True))
     assert nccl.total < gloo.total
 
 
 def test_sharding_divides_what_lasts_and_checkpointing_what_passes():
     plain = {"precision": "fp32", "microBatchSize": 8}
-    whole, sharded = told("ddp", (4, 2), plain), told("fsdp", (4, 2), plain)
-    nodes, offloaded = told("hsdp", (4, 2), plain), told("fsdp", (4, 2), {**plain, "cpuOffload": True})
+    whole, sharded = forecast_usage("ddp", (4, 2), plain), forecast_usage("fsdp", (4, 2), plain)
+    nodes, offloaded = (
+        forecast_usage("hsdp", (4, 2), plain),
+        forecast_usage("fsdp", (4, 2), {**plain, "cpuOffload": True}),
+    )
     assert sharded.parameters == pytest.approx(whole.parameters / 4, rel=0.05)
     assert nodes.optimizer == pytest.approx(whole.optimizer / 2, rel=0.05)
     assert offloaded.total < sharded.total - sharded.optimizer
     assert offloaded.host >= sharded.optimizer
-    recomputed = told("ddp", (4, 2), {**plain, "activationCheckpointing": "full"})
+    recomputed = forecast_usage("ddp", (4, 2), {**plain, "activationCheckpointing": "full"})
     assert recomputed.activations < 0.7 * whole.activations
     assert recomputed.optimizer == whole.optimizer
 
@@ -139,7 +144,7 @@ def test_sharding_divides_what_lasts_and_checkpointing_what_passes():
 def test_sharding_gradients_alone_keeps_parameters_gathered_and_is_what_resharding_after_forward_turns_off():
     plain = {"precision": "fp32", "microBatchSize": 1}
     full, grad, spelt = (
-        told("fsdp", (4, 2), {**plain, "fsdp": options})
+        forecast_usage("fsdp", (4, 2), {**plain, "fsdp": options})
         for options in ({}, {"sharding": "grad"}, {"reshardAfterForward": False})
     )
     assert grad == spelt

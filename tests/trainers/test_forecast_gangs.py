@@ -1,7 +1,7 @@
 """What `plan` tells before a job is started is what the step of a real gang then takes."""
 
 import pytest
-from forecasts import SIZES, WIDE, told
+from forecasts import SIZES, WIDE, forecast_usage
 
 pytestmark = pytest.mark.e2e
 
@@ -30,7 +30,7 @@ def taken(yard, sizes, strategy, world, options, *, nodes=1, steps=3):
     ],
 )
 def test_the_forecast_is_within_a_tenth_of_what_a_real_step_takes(yard, strategy, world, nodes, options):
-    usage = told(strategy, (world, world // nodes), options)
+    usage = forecast_usage(strategy, (world, world // nodes), options)
     assert usage.total == pytest.approx(taken(yard, SIZES, strategy, world, options, nodes=nodes), rel=0.1)
 
 
@@ -50,7 +50,7 @@ def test_the_forecast_is_within_a_tenth_of_what_a_real_step_takes(yard, strategy
 )
 def test_where_parameters_take_nearly_all_it_is_what_a_real_step_takes(yard, strategy, world, options):
     """To a fiftieth: there is nothing that rounds the difference between one copy of the gradients and two."""
-    usage = told(strategy, (world, world), options, WIDE)
+    usage = forecast_usage(strategy, (world, world), options, WIDE)
     assert usage.total == pytest.approx(taken(yard, WIDE, strategy, world, options), rel=0.02)
 
 
@@ -65,7 +65,7 @@ def test_where_parameters_take_nearly_all_it_is_what_a_real_step_takes(yard, str
 def test_what_follows_a_rollout_is_what_it_takes_in_a_gang(yard, strategy, world, params):
     sizes = {**POLE, "params": {**POLE["params"], **params}}
     options = {"precision": "fp32", "microBatchSize": 4}
-    usage = told(strategy, (world, world), options, sizes)
+    usage = forecast_usage(strategy, (world, world), options, sizes)
     assert usage.total == pytest.approx(taken(yard, sizes, strategy, world, options, steps=9), rel=0.02)
 
 
@@ -85,5 +85,5 @@ LONG = {"method": "grpo", "task": "arithmetic", "length": 3, "batch": 64, "maxNe
 )
 def test_a_language_model_takes_in_a_gang_what_was_foretold(yard, strategy, params, size):
     sizes, options = {"name": "lm", "params": params}, {"precision": "fp32", "microBatchSize": size}
-    usage = told(strategy, (2, 2), options, sizes)
+    usage = forecast_usage(strategy, (2, 2), options, sizes)
     assert usage.total == pytest.approx(taken(yard, sizes, strategy, 2, options, steps=2), rel=0.1)

@@ -65,7 +65,7 @@ def unwrapped(found: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def is_sigkill(failure: Dict[str, Any]) -> bool:
-    """Return whether SIGKILL ended the worker, or one of its own processes, in the words of torch's DataLoader."""
+    """Return whether SIGKILL ended the worker, or a process that it started, in the words of torch's DataLoader."""
     return failure["code"] == 128 + signal.SIGKILL or bool(_CHILD_KILLED.search(failure["message"]))
 
 

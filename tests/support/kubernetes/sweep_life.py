@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tests.support.kubernetes.sweep_operators import Operators, Told, Weather
+from tests.support.kubernetes.sweep_operators import DrawnSampler, Operators, Weather
 from tests.support.kubernetes.sweep_world import KEY, World, noisy, percent_of
 from tests.support.virtual_time import in_virtual_time
 
@@ -49,13 +49,13 @@ class Life(Operators):
         self.fails = {f"tune-{number}" for number in drawn.sample(range(ALL_TRIALS), drawn.choice([0, 1, 3]))}
         self.fail_at = drawn.choice([5, 60, 100])
         self.lost = drawn.choice([0.0, 0.1])  # part of the parameters whose last value is no finite number
-        super().__init__(self._new(Told(weather)), weather)
+        super().__init__(self._new(DrawnSampler(weather)), weather)
         self.world.changed.append(self._check)
         self._records: dict[str, dict[str, Any]] = {}
         self.broken = ""
         self._most = FIRST_TRIALS
 
-    def _new(self, sampler: Told) -> World:
+    def _new(self, sampler: DrawnSampler) -> World:
         def score(lr: float, percent: int) -> float | None:
             return None if percent == 100 and lr * 1e3 % 1.0 < self.lost else noisy(lr, percent)
 
@@ -65,7 +65,7 @@ class Life(Operators):
 
     async def undisturbed(self) -> list[Any]:
         """What is decided where nothing happens, before and after the number of trials is raised."""
-        world, found = self._new(Told()), []
+        world, found = self._new(DrawnSampler()), []
         for most in (FIRST_TRIALS, ALL_TRIALS):
             world.edit("trainingsweeps", KEY[1], lambda sweep, most=most: sweep["spec"].update(maxTrials=most))
             found.append(ending(await world.until_over(2000), world))
@@ -104,7 +104,7 @@ class Life(Operators):
         self.world.edit("trainingsweeps", KEY[1], lambda sweep: sweep["spec"].update(fields))
 
     def _check(self) -> None:
-        """Check what holds at each moment, whatever the operator knows; it must not take a fault for one of its own."""
+        """Check what holds at each moment, whatever the operator knows; the operator must not swallow the error."""
         jobs, spec = self.world.trials(), self.world.sweep()["spec"]
         records = {job["metadata"]["name"]: _decoded(job["metadata"]["annotations"][TRIAL]) for job in jobs}
         units = [unit["number"] for record in records.values() for unit in record["units"]]

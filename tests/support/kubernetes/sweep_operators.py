@@ -36,7 +36,7 @@ COMPARE_SECONDS = 55.0
 AWAY_SECONDS = (0.0, 2.0, 700.0)
 
 
-class Told(Sampler):
+class DrawnSampler(Sampler):
     """Parameters that show what they were drawn from: another history gives other ones."""
 
     def __init__(self, weather: "Weather | None" = None) -> None:
@@ -85,7 +85,7 @@ class Weather:
 
 
 class Operators:
-    """One operator after the other, each with caches of its own, and the way from them to the API server.
+    """One operator after the other, each with new caches, and the way from them to the API server.
 
     Args:
         world: the API server, with a sweep.

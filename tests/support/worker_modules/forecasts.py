@@ -34,7 +34,7 @@ def make(sizes, settings):
     return registry.build(Config(trainer=Trainer(**sizes), parallelism=settings))
 
 
-def told(strategy, shape, options, sizes=SIZES, *, on_gpu=False):
+def forecast_usage(strategy, shape, options, sizes=SIZES, *, on_gpu=False):
     settings = convert(options, Parallelism, at="parallelism")
     with imagined_world(*shape) as world:
         return forecast(

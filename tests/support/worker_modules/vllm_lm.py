@@ -115,7 +115,7 @@ def train(folder, dies_in):
 
 
 def forked(function, *arguments, **options):
-    """Call a function in a process of its own, which need not import anything again; return its exit code."""
+    """Call a function in a forked process, which need not import anything again; return its exit code."""
     if child := os.fork():
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     code = 1

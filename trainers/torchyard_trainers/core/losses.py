@@ -1,5 +1,6 @@
 """Losses with a memory-efficient output layer."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -119,7 +120,8 @@ class _InBfloat16(torch.autograd.Function):
         of_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and ctx.needs_input_grad[3] else None
         total = torch.zeros((), device=hidden.device)
         # Chunks of one size, so that compiled code is made once.
-        size = -(-count // -(-count // size)) if count else 1
+        size = math.ceil(count / math.ceil(count / size)) if count else 1
+        places = torch.arange(size, device=target.device)
         for start in range(0, count, size):
             few, of_few = hidden[start : start + size], target[start : start + size]
             missing = size - len(few)
@@ -130,7 +132,7 @@ class _InBfloat16(torch.autograd.Function):
                 logits += bias
             losses, gradient, of_target = softmax(logits, of_few, dtype)
             del logits
-            gradient[torch.arange(size, device=target.device), of_few.clamp_min(0)] = of_target.to(dtype)
+            gradient[places, of_few.clamp_min(0)] = of_target.to(dtype)
             total += losses.sum()
             if of_hidden is not None:
                 of_hidden[start : start + size] = (gradient @ weights)[: size - missing]

@@ -1,4 +1,4 @@
-"""Warns when compiled code is no longer made for new shapes: PyTorch only logs that, in words of its own."""
+"""Warns when compiled code is no longer made for new shapes, which PyTorch only logs."""
 
 import logging
 from collections.abc import Iterator

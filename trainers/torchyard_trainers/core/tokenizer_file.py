@@ -37,7 +37,7 @@ def read_tokenizer_file(folder: Path, field: str) -> Any:
         field: of the job that names the folder.
 
     Raises:
-        ConfigError: there is none, or it is not one that may read texts.
+        ConfigError: the folder has no tokenizer, or one that is too large or may multiply a text.
     """
     from tokenizers import Tokenizer
 

@@ -50,7 +50,7 @@ def blamed(at: str, call: str, fix: str) -> Iterator[None]:
     """Convert what an environment raises to an error that names the environment, the call and the place in its code.
 
     An episode follows from its seed and actions, so that another attempt would raise the same. `SystemExit` counts,
-    too: the run would end as if it had succeeded. Errors with an exit code of their own, of memory say, keep it.
+    too: the run would end as if it had succeeded. Errors that have another exit code, of memory say, keep it.
 
     Args:
         at: the field and its value, which the error begins with.
