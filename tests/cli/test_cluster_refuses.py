@@ -10,7 +10,7 @@ from tests.cli.conftest import EXAMPLES
 from tests.support.cli.cluster import JOB, cluster, objects
 from tests.support.kubernetes.api_server import refused
 
-from torchyard.api.reasons import Reason, say
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import read_job
 from torchyard.client.errors import TorchYardError
 from torchyard.client.explanation import explanation
@@ -191,12 +191,14 @@ def test_the_next_step_is_that_of_the_first_cause_where_a_limit_of_restarts_ende
 
 
 def test_the_next_step_after_a_pending_timeout_is_that_of_what_the_pods_waited_for():
-    step = f"{Reason.INSUFFICIENT_MEMORY.next_step}, or raise spec.health.pendingTimeout"
-    for advice, expected in ((step, step), ("", "raise spec.health.pendingTimeout")):
-        message = say(
-            Reason.PENDING_TIMEOUT, "pod cvrp-0-0 waits for 8s, InsufficientMemory: it needs 2; 4", advice=advice
-        )
-        job = read_job({**JOB, "status": {"state": "Failed", "reason": "PendingTimeout", "message": message}})
+    more_time = "raise spec.health.pendingTimeout"
+    for waited_for, expected in (
+        ({"waitedFor": "InsufficientMemory"}, f"{Reason.INSUFFICIENT_MEMORY.next_step}, or {more_time}"),
+        ({"waitedFor": "OfAnotherVersion"}, more_time),
+        ({}, more_time),
+    ):
+        status = {"state": "Failed", "reason": "PendingTimeout", "message": "the pods wait", "rendezvous": waited_for}
+        job = read_job({**JOB, "status": status})
         assert f"What to do:\n  {expected}\n" in str(explanation(job, (), (), "in x", "", 0.0))
 
 

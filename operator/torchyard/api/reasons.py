@@ -576,6 +576,11 @@ def say(code: str, evidence: str = "", *, advice: str = "") -> str:
     return (f"{cause}; {step}" if step else cause)[:MAX_MESSAGE]
 
 
+def timeout_advice(waited_for: Reason) -> str:
+    """Return what to do about pods that did not start in time: the next step of what they waited for, or more time."""
+    return ", or ".join(filter(None, (waited_for.next_step, Reason.PENDING_TIMEOUT.next_step)))
+
+
 def one_line(text: str) -> str:
     """Return foreign text as a part of a sentence: one line, without escape sequences and control characters."""
     return text if text.isprintable() else clean(" ".join(text.split()))

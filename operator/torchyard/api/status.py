@@ -22,6 +22,7 @@ class _State(Struct, frozen=True, kw_only=True):
     terminal: bool = False
     active: bool = False
     ready: bool = False
+    at_rest: bool = False
 
 
 class State(TableEnum):
@@ -31,12 +32,14 @@ class State(TableEnum):
         terminal: final: the job keeps this state whatever happens.
         active: the job wants pods.
         ready: kstatus reads the job as current (condition `Ready`) unless it is stalled.
+        at_rest: the job has no pods and changes only if a user asks for it.
         activity: entry of `status.goodput` that time in this state counts as; empty: the phase decides.
     """
 
     terminal: bool
     active: bool
     ready: bool
+    at_rest: bool
     activity: str
 
     NEW = _State(value="", activity="schedule", active=True)  # before the first plan
@@ -45,15 +48,10 @@ class State(TableEnum):
     RUNNING = _State(value="Running", active=True, ready=True)
     RECOVERING = _State(value="Recovering", activity="recover", active=True)
     SUSPENDING = _State(value="Suspending", activity="save")
-    SUSPENDED = _State(value="Suspended", activity="queue", ready=True)  # a suspended job counts as queued
-    SUCCEEDED = _State(value="Succeeded", terminal=True, ready=True)
-    FAILED = _State(value="Failed", terminal=True)
+    SUSPENDED = _State(value="Suspended", activity="queue", ready=True, at_rest=True)  # it counts as queued
+    SUCCEEDED = _State(value="Succeeded", terminal=True, ready=True, at_rest=True)
+    FAILED = _State(value="Failed", terminal=True, at_rest=True)
     TERMINATING = _State(value="Terminating")
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether the job has no pods and changes only if a user asks for it."""
-        return self.terminal or self is State.SUSPENDED
 
 
 class _Phase(Struct, frozen=True, kw_only=True):
@@ -274,7 +272,10 @@ class Rendezvous(StatusModel, frozen=True, kw_only=True):
     delayed: Annotated[
         bool, doc("Whether something other than the last failure delays the next round of a recovering job.")
     ] = False
-    waiting_since: Annotated[Time | None, doc("Since when the gang that did so waits for room.")] = None
+    waiting_since: Annotated[Time | None, doc("Since when a gang that was released waits for capacity.")] = None
+    waited_for: Annotated[
+        Reason, doc("What the pods waited for when `spec.health.pendingTimeout` ended the job; empty: not known.")
+    ] = NO_REASON
 
 
 class Columns(StatusModel, frozen=True, kw_only=True):

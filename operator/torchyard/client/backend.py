@@ -84,6 +84,8 @@ class Backend(Protocol):
 
     where: str
     """The location in words: `this machine`, `namespace team of context prod`."""
+    cluster: str
+    """The cluster in words: `context prod`; empty: this machine."""
     flags: str
     """What a proposed command repeats to mean the same location, with a space in front: ` -n team`."""
 

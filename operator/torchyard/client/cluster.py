@@ -25,7 +25,7 @@ class ClusterBackend:
 
     def __init__(self, remote: Remote, notice: Notice = logged) -> None:
         self.remote = remote
-        self.where = remote.where
+        self.where, self.cluster = remote.where, remote.context
         self.flags = remote.flags
         self._notice = notice
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from torchyard.api.formatting import addressed, clean, clip, span
-from torchyard.api.reasons import Reason
+from torchyard.api.reasons import Reason, timeout_advice
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt, State
 from torchyard.local.run import Event
@@ -140,15 +140,10 @@ def last_lines(job: TrainingJob) -> list[str]:
 
 
 def _advice(job: TrainingJob) -> list[str]:
-    """Return the next step of the reason; if a limit of restarts ended the job, that of the first cause.
-
-    What to do about pods that did not start in time depends on what they waited for, which only the message says.
-    """
+    """Return the next step of the reason, or that of what led to it: a first cause, or what the pods waited for."""
     status = job.status
     if status.reason is Reason.PENDING_TIMEOUT:
-        steps = (f"{each.next_step}, or {status.reason.next_step}" for each in Reason if each.next_step)
-        if found := next((step for step in steps if status.message.endswith(f"; {step}")), ""):
-            return [found]
+        return [timeout_advice(status.rendezvous.waited_for)]
     cause = status.attempts[-1].cause if status.attempts else None
     reasons = [cause.class_] if status.reason.points_to_cause and cause is not None else []
     return [reason.next_step for reason in (*reasons, status.reason) if reason.next_step][:1]

@@ -36,6 +36,7 @@ class LocalBackend:
     """The runs in $TORCHYARD_HOME."""
 
     where = THIS_MACHINE
+    cluster = ""
     flags = ""
 
     def __init__(self, notice: Notice = logged) -> None:

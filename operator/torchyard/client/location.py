@@ -45,7 +45,7 @@ def on_cluster(name: str | None, context: str | None, namespace: str | None) -> 
     if context is not None or namespace is not None:
         return True
     known = run_names()
-    return is_configured() and (name not in known if name is not None else not known)
+    return (name not in known if name is not None else not known) and is_configured()
 
 
 def is_configured() -> bool:

@@ -6,7 +6,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.exit_codes import CLASSES, EXIT_REASONS, ExitCode, reason_of_exit
-from torchyard.api.launch import asked_procs
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Cause
 from torchyard.api.values import Duration
@@ -57,9 +56,8 @@ def outcome(view: View, pod: Pod | None, uid: str, node_rank: int, number: int, 
 
 def procs(view: View, uid: str) -> int:
     """Return the number of worker processes of a member's pod."""
-    asked = asked_procs(view.job.spec)
-    if isinstance(asked, int):
-        return asked
+    if isinstance(view.procs, int):
+        return view.procs
     agent = view.agents.get(uid)
     return agent.procs if agent is not None else max(1, view.job.spec.gpus_per_node)
 

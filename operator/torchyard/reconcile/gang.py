@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.launch import is_agentless
 from torchyard.api.names import MAX_INCARNATION
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import sparse, value_at
@@ -91,7 +90,7 @@ def keep_gang(seen: Observed) -> GangPlan:
         )
     ]
     if gone or used:
-        gone = list(range(len(members))) if is_agentless(view.job.spec) else gone
+        gone = list(range(len(members))) if view.agentless else gone
         status = replace(
             status,
             incarnation=max([status.incarnation, *(pod.incarnation for pod in used)]) + 1,
@@ -107,7 +106,7 @@ def keep_gang(seen: Observed) -> GangPlan:
     if wait_until is not None and view.now < wait_until:
         return GangPlan(status=status, deletes=tuple(deletes), due=wait_until)
     in_the_way = {pod.index for pod in view.pods if pod.alive}
-    if is_agentless(view.job.spec) and any(pod.alive and held.get(pod.index) is not pod for pod in view.pods):
+    if view.agentless and any(pod.alive and held.get(pod.index) is not pod for pod in view.pods):
         # Members find each other by the names of their indices, to which pods of the former gang still respond.
         in_the_way.update(missing)
     images = _images(view, status)
@@ -172,7 +171,7 @@ def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], floa
         return (), None
     due = completed + CLEANUP_SECONDS
     reachable = [pod for pod in live if pod.uid in view.agents and view.agents[pod.uid].connected]
-    if is_agentless(view.job.spec):  # no agent will make them exit
+    if view.agentless:  # no agent will make them exit
         late = [pod for pod in live if pod.alive or view.now >= due]
     else:
         late = live if view.now >= due else [pod for pod in live if pod not in reachable and pod.phase == "Pending"]

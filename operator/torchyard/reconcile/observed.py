@@ -13,7 +13,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from torchyard.api.launch import MASTER_PORT, is_agentless
+from torchyard.api.launch import MASTER_PORT
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Artifact, Attempt, Batch, Cause, Images, TrainingJobStatus
@@ -186,6 +186,10 @@ class View(Struct, frozen=True, kw_only=True):
     """Images that new pods would be created with; None where pods have none."""
     files_stay: bool = True
     """Whether checkpoints and exports outlive the pods."""
+    agentless: bool = False
+    """Whether the pods start the program themselves, without an agent."""
+    procs: int | Literal["auto"] = "auto"
+    """Workers of a pod that the spec asks for; auto: as many as the pod has GPUs."""
 
 
 NODE_SILENCE_SECONDS = 20.0
@@ -287,13 +291,13 @@ def is_suspect(status: TrainingJobStatus, pod: Pod) -> bool:
 def is_spent(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
     """Return whether the round of a pod without an agent is over for the gang, even if the pod itself still trains."""
     former = pod.uid in status.rendezvous.members or pod.incarnation < status.incarnation
-    return is_agentless(view.job.spec) and not status.rendezvous.open and former
+    return view.agentless and not status.rendezvous.open and former
 
 
 def counts_for_index(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
     """Return whether a pod without an agent that has ended still counts: it ended before it was seen running."""
     fresh = pod.incarnation >= status.incarnation and pod.uid not in status.rendezvous.members
-    return is_agentless(view.job.spec) and fresh and not status.rendezvous.open and pod.exit_code is not None
+    return view.agentless and fresh and not status.rendezvous.open and pod.exit_code is not None
 
 
 def with_pod_agents(view: View) -> View:

@@ -11,7 +11,6 @@ import math
 from msgspec.structs import replace
 
 from torchyard.api.exit_codes import ExitCode
-from torchyard.api.launch import is_agentless
 from torchyard.api.reasons import Reason, say
 from torchyard.api.status import State, Throughput, TrainingJobStatus, bounded, with_reason
 from torchyard.api.values import since
@@ -42,7 +41,7 @@ def plan(view: View) -> Plan:
     """Return the actions for a view. Once a plan has taken effect, an unchanged view has an empty plan."""
     if view.job.metadata.deletion_timestamp is not None:
         return Plan(actions=_held(view))
-    if is_agentless(view.job.spec):
+    if view.agentless:
         view = with_pod_agents(view)
     before = view.job.status
     if before.state.terminal:
@@ -56,7 +55,7 @@ def plan(view: View) -> Plan:
     if status.state.terminal:
         commands = _exits(view, exit_code(status))
         due.append(view.now + 1.0)
-    elif view.job.spec.suspend and (not status.rendezvous.open or is_agentless(view.job.spec)):
+    elif view.job.spec.suspend and (not status.rendezvous.open or view.agentless):
         commands = _exits(view, ExitCode.PREEMPTED)
         deletes = empty_gang(view, grace_seconds=view.job.spec.grace_period, why="the job is suspended")
     else:
@@ -179,7 +178,7 @@ def _exits(view: View, code: int) -> tuple[CommandAgent, ...]:
 
 
 def _changed_commands(view: View, wished: tuple[CommandAgent, ...]) -> tuple[CommandAgent, ...]:
-    if is_agentless(view.job.spec):
+    if view.agentless:
         return ()
     return tuple(command for command in wished if view.commands.get(command.pod_uid) != command)
 

@@ -1,4 +1,4 @@
-"""Rounds: the barrier before a round, its opening, the commands of its members, and its end."""
+"""Rounds: the barrier before a round, its opening, the commands and the silence of its members, and its end."""
 
 from typing import Any
 
@@ -17,6 +17,8 @@ from torchyard.reconcile.status.progress import RETURN_SECONDS, started
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
 SETTLE_SECONDS = 2.0
+SILENT_AGENT_SECONDS = 30.0
+SILENT_WORKERS_SECONDS = 60.0
 STOP_SECONDS = 10.0  # beyond the grace period: how long agents may take to stop workers that did not save in time
 
 
@@ -130,6 +132,37 @@ def timed_out(seen: Observed, status: TrainingJobStatus) -> tuple[Outcome | None
     return failures.overdue(view.job.spec.health.start_timeout, phase, view.now, nodes=view.job.spec.nodes), None
 
 
+def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+    """Return the members of the open round if none is connected any more, or when their silence becomes significant.
+
+    One connected member is enough to know how training goes; without any, the figures are out of date.
+    """
+    members = status.rendezvous.members
+    agents = [agent for uid in members if (agent := view.agents.get(uid)) is not None]
+    mute = sorted(pod.name for pod in view.pods if pod.uid in members and pod.phase == "Running" and not pod.deleting)
+    if any(agent.connected for agent in agents) or len(mute) < len(members):
+        return "", None
+    listening = 0.0 if view.job.status.rendezvous.silent else view.since
+    due = max([listening, *(agent.seen for agent in agents)]) + SILENT_AGENT_SECONDS
+    return (f"{', '.join(mute[:3])}; whether they train is not known", None) if view.now >= due else ("", due)
+
+
+def workers_unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+    """Return members of a starting round whose agents report but not their workers, or when that is significant.
+
+    Only built-in workloads are expected to report: their workers do so before anything else.
+    """
+    agents = [view.agents.get(uid) for uid in status.rendezvous.members]
+    connected = [agent for agent in agents if agent is not None and agent.connected]
+    mute = {agent.pod_uid for agent in connected if all(each.round != status.round for each in agent.reports)}
+    if view.job.spec.trainer is None or len(connected) < len(agents) or not mute:
+        return "", None
+    begun = status.attempts[-1].start_time if status.attempts else None
+    due = since(begun, view.now) + SILENT_WORKERS_SECONDS
+    names = sorted(pod.name for pod in view.pods if pod.uid in mute)
+    return (f"none in {', '.join(names[:3])} since {begun}", None) if view.now >= due else ("", due)
+
+
 def settled(view: View, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> tuple[bool, float]:
     """Return whether the first cause is known, else when to decide without it.
 
@@ -192,6 +225,23 @@ def close_clean(seen: Observed, status: TrainingJobStatus, reason: Reason, answe
         steps_gained=max(0, gained_to - (attempt.start_step if attempt else 0)),
     )
     return _shut(status, None)
+
+
+def never_opened(
+    view: View, status: TrainingJobStatus, begun: float, cause: Outcome, decision: RestartDecision
+) -> Attempt:
+    """Return the attempt for a round that could not open because a pod of its gang ended or did not start."""
+    step = status.checkpoint.step if status.checkpoint is not None else 0
+    return Attempt(
+        round=status.round + 1,
+        start_time=Time.of(begun if 0 < begun <= view.now else view.now),
+        end_time=Time.of(view.now),
+        reason=cause.reason,
+        cause=cause.cause,
+        counted=decision.counted,
+        start_step=step,
+        end_step=step,
+    )
 
 
 def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:

@@ -5,19 +5,20 @@ from msgspec.structs import replace
 
 from torchyard.api.exit_codes import ExitCode, exit_code_of
 from torchyard.api.formatting import plural
-from torchyard.api.reasons import Reason, say
-from torchyard.api.status import Attempt, State, TrainingJobStatus, with_reason
+from torchyard.api.reasons import Reason, say, timeout_advice
+from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.validation.schema_check import params_faults
 from torchyard.api.values import BUILT_IN, Time, since
 from torchyard.reconcile import failures, rounds, waiting
 from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.failures import Outcome
+from torchyard.reconcile.gang import FUTILE
 from torchyard.reconcile.observed import Observed, Pod, View, cannot_start, counts_for_index, stuck_start_due
-from torchyard.reconcile.restart_policy import RestartDecision, decide_restart
+from torchyard.reconcile.restart_policy import decide_restart
 from torchyard.reconcile.rounds import answer
 from torchyard.reconcile.status import progress
 from torchyard.reconcile.status.progress import counts_anew, running, silent_start_due, started, step_age
-from torchyard.reconcile.waiting import waiting_events, with_pending_reason
+from torchyard.reconcile.waiting import with_pending_reason
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
 FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
@@ -38,12 +39,29 @@ def next_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     view = seen.view
     if status.state.terminal:
         return Transition(status=status)
-    deadline = waiting.deadline(view, status)
+    deadline = _deadline(view, status)
     if deadline is not None and view.now >= deadline:
         advice = f"raise it and run the job again; {_kept(view, status)}"
         return fail(seen, status, Reason.DEADLINE_EXCEEDED, f"after {view.job.spec.active_deadline}", advice=advice)
     decided = _open_transition(seen, status) if status.rendezvous.open else _closed_transition(seen, status)
     return replace(decided, due=(*decided.due, deadline)) if deadline is not None else decided
+
+
+def _deadline(view: View, status: TrainingJobStatus) -> float | None:
+    """Return when `spec.activeDeadline` ends the job; it counts from the first round, without pauses."""
+    begun = status.start_time
+    limit = view.job.spec.active_deadline
+    return begun + limit if begun is not None and limit is not None else None
+
+
+def _waiting_events(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEvent, ...]:
+    """Return an event if the reason for waiting is new; the status keeps the reason until it is resolved."""
+    reason = Reason.of(now.reason)
+    if now.reason == before.reason or reason is None or not reason.announced:
+        return ()
+    if now.reason == FUTILE and now.rendezvous.releases > 0:
+        return ()  # announced before the first release of its pods, and unchanged
+    return (EmitEvent(type="Warning", reason=now.reason, message=now.message),)
 
 
 def _kept(view: View, status: TrainingJobStatus) -> str:
@@ -96,9 +114,9 @@ def _train(seen: Observed, status: TrainingJobStatus, start_due: float | None) -
     begun = state == State.RUNNING and view.job.status.state != State.RUNNING
     if begun:
         status = _note_recovery(view, status)
-    silent, silence_due = waiting.unheard(view, status)
+    silent, silence_due = rounds.unheard(view, status)
     status = _with_silence(status, silent)
-    idle, idle_due = waiting.workers_unheard(view, status) if state != State.RUNNING else ("", None)
+    idle, idle_due = rounds.workers_unheard(view, status) if state != State.RUNNING else ("", None)
     reason, evidence = (
         {State.RUNNING: running(status), State.RECOVERING: Reason.RECOVERING}.get(state, Reason.STARTING),
         "",
@@ -119,7 +137,7 @@ def _train(seen: Observed, status: TrainingJobStatus, start_due: float | None) -
     times = (age_due, start_due, silent_start_due(seen, status), silence_due, idle_due)
     due = tuple(each for each in times if each is not None)
     return Transition(
-        status=status, events=(*(events if begun else ()), *waiting_events(view.job.status, status)), due=due
+        status=status, events=(*(events if begun else ()), *_waiting_events(view.job.status, status)), due=due
     )
 
 
@@ -250,12 +268,14 @@ def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
         return _charge_idle(seen, status, died)
     late, pending_due = waiting.pending(seen, status)
     if late:
-        return fail(seen, status, Reason.PENDING_TIMEOUT, late, advice=waiting.pending_advice(seen))
+        reason = waiting.waited_for(seen)
+        status = replace(status, rendezvous=replace(status.rendezvous, waited_for=reason))
+        return fail(seen, status, Reason.PENDING_TIMEOUT, late, advice=timeout_advice(reason))
     emptied, part_due = waiting.release_gang(seen, status)
     if emptied is not None:
         status = emptied
         return Transition(
-            status=status, events=(*events, *waiting_events(view.job.status, status)), due=_backoff_due(view, status)
+            status=status, events=(*events, *_waiting_events(view.job.status, status)), due=_backoff_due(view, status)
         )
     gate = rounds.barrier(seen)
     opens, backoff = rounds.may_open(view, status, gate)
@@ -270,7 +290,7 @@ def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     stuck = [stuck_start_due(pod) for pod in view.pods]
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
     status = with_pending_reason(seen, status, gate, silent)
-    return Transition(status=status, events=(*events, *waiting_events(view.job.status, status)), due=due)
+    return Transition(status=status, events=(*events, *_waiting_events(view.job.status, status)), due=due)
 
 
 def _impossible(view: View, status: TrainingJobStatus) -> tuple[Reason, str] | None:
@@ -371,7 +391,8 @@ def _charge_idle(seen: Observed, status: TrainingJobStatus, pod: Pod) -> Transit
     decision = decide_restart(status, view.job.spec.restart, cause, 0)
     proof = failures.evidence(cause)
     if cause.counted or cause.start_attempts:
-        status = replace(status, attempts=[*status.attempts, _never_opened(view, status, pod.created, cause, decision)])
+        attempt = rounds.never_opened(view, status, pod.created, cause, decision)
+        status = replace(status, attempts=[*status.attempts, attempt])
     status = replace(
         status,
         restarts=decision.restarts,
@@ -407,7 +428,7 @@ def _replace_gang(seen: Observed, status: TrainingJobStatus, unlike: str) -> Tra
     newest = max([status.incarnation, *(pod.incarnation for pod in view.pods)]) + 1
     status = replace(
         status,
-        attempts=[*status.attempts, _never_opened(view, status, view.now, cause, decision)],
+        attempts=[*status.attempts, rounds.never_opened(view, status, view.now, cause, decision)],
         restarts=decision.restarts,
         incarnation=newest,
     )
@@ -424,23 +445,6 @@ def _replace_gang(seen: Observed, status: TrainingJobStatus, unlike: str) -> Tra
     status = replace(with_reason(status, State.RECOVERING, cause.reason, unlike), rendezvous=again)
     event = EmitEvent(type="Warning", reason=cause.reason, message=status.message)
     return Transition(status=status, events=(event,), due=_backoff_due(view, status))
-
-
-def _never_opened(
-    view: View, status: TrainingJobStatus, begun: float, cause: Outcome, decision: RestartDecision
-) -> Attempt:
-    """Return the attempt for a round that could not open because a pod of its gang ended or did not start."""
-    step = status.checkpoint.step if status.checkpoint is not None else 0
-    return Attempt(
-        round=status.round + 1,
-        start_time=Time.of(begun if 0 < begun <= view.now else view.now),
-        end_time=Time.of(view.now),
-        reason=cause.reason,
-        cause=cause.cause,
-        counted=decision.counted,
-        start_step=step,
-        end_step=step,
-    )
 
 
 def _backoff_due(view: View, status: TrainingJobStatus) -> tuple[float, ...]:

@@ -14,26 +14,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.formatting import plural
-from torchyard.api.reasons import Reason
+from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.values import Time, since
-from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.gang import FUTILE, RELEASED, pause_end
 from torchyard.reconcile.observed import Observed, Pod, View
-from torchyard.reconcile.rounds import Barrier
+from torchyard.reconcile.rounds import SILENT_AGENT_SECONDS, Barrier
 
 # Twice as long as an overloaded API server takes to answer; a hanging webhook takes longer.
 UNANSWERED_SECONDS = 20.0
-
-
-def waiting_events(before: TrainingJobStatus, now: TrainingJobStatus) -> tuple[EmitEvent, ...]:
-    """Return an event if the reason for waiting is new; the status keeps the reason until it is resolved."""
-    reason = Reason.of(now.reason)
-    if now.reason == before.reason or reason is None or not reason.announced:
-        return ()
-    if now.reason == FUTILE and now.rendezvous.releases > 0:
-        return ()  # announced before the first release of its pods, and unchanged
-    return (EmitEvent(type="Warning", reason=now.reason, message=now.message),)
 
 
 def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier, silent: str) -> TrainingJobStatus:
@@ -91,17 +80,6 @@ def _stopping(view: View, held: Mapping[int, Pod]) -> list[str]:
     return [f"{name} is still stopping" for name in former]
 
 
-SILENT_AGENT_SECONDS = 30.0
-SILENT_WORKERS_SECONDS = 60.0
-
-
-def deadline(view: View, status: TrainingJobStatus) -> float | None:
-    """Return when `spec.activeDeadline` ends the job; it counts from the first round, without pauses."""
-    begun = status.start_time
-    limit = view.job.spec.active_deadline
-    return begun + limit if begun is not None and limit is not None else None
-
-
 def pending(seen: Observed, status: TrainingJobStatus) -> tuple[str, float | None]:
     """Return pods that have waited longer than `spec.health.pendingTimeout`.
 
@@ -126,12 +104,12 @@ def pending(seen: Observed, status: TrainingJobStatus) -> tuple[str, float | Non
     return (f"pod {oldest.name} waits for {limit}, {_what_for(oldest)}", None) if view.now >= due else ("", due)
 
 
-def pending_advice(seen: Observed) -> str:
-    """Return what to do about pods that did not start in time: the next step of what they wait for."""
+def waited_for(seen: Observed) -> Reason:
+    """Return the reason of the pods that wait; empty: none is known."""
+    if seen.view.refusal is not None:
+        return seen.view.refusal.reason
     waiting = (pod.reason for pod in seen.active.values() if pod.phase == "Pending" and pod.reason)
-    reason = Reason.of(seen.view.refusal.reason if seen.view.refusal is not None else next(waiting, ""))
-    step = reason.next_step if reason is not None else ""
-    return f"{step}, or raise spec.health.pendingTimeout" if step else ""
+    return Reason.of(next(waiting, "")) or NO_REASON
 
 
 def _what_for(pod: Pod) -> str:
@@ -166,37 +144,6 @@ def silent(view: View, gate: Barrier) -> tuple[str, float | None]:
     listening = 0.0 if view.job.status.rendezvous.silent else view.since
     due = max(listening, *(pod.started or pod.created for pod in mute)) + SILENT_AGENT_SECONDS
     return (", ".join(pod.name for pod in mute[:3]), None) if view.now >= due else ("", due)
-
-
-def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
-    """Return the members of the open round if none is connected any more, or when their silence becomes significant.
-
-    One connected member is enough to know how training goes; without any, the figures are out of date.
-    """
-    members = status.rendezvous.members
-    agents = [agent for uid in members if (agent := view.agents.get(uid)) is not None]
-    mute = sorted(pod.name for pod in view.pods if pod.uid in members and pod.phase == "Running" and not pod.deleting)
-    if any(agent.connected for agent in agents) or len(mute) < len(members):
-        return "", None
-    listening = 0.0 if view.job.status.rendezvous.silent else view.since
-    due = max([listening, *(agent.seen for agent in agents)]) + SILENT_AGENT_SECONDS
-    return (f"{', '.join(mute[:3])}; whether they train is not known", None) if view.now >= due else ("", due)
-
-
-def workers_unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
-    """Return members of a starting round whose agents report but not their workers, or when that is significant.
-
-    Only built-in workloads are expected to report: their workers do so before anything else.
-    """
-    agents = [view.agents.get(uid) for uid in status.rendezvous.members]
-    connected = [agent for agent in agents if agent is not None and agent.connected]
-    mute = {agent.pod_uid for agent in connected if all(each.round != status.round for each in agent.reports)}
-    if view.job.spec.trainer is None or len(connected) < len(agents) or not mute:
-        return "", None
-    begun = status.attempts[-1].start_time if status.attempts else None
-    due = since(begun, view.now) + SILENT_WORKERS_SECONDS
-    names = sorted(pod.name for pod in view.pods if pod.uid in mute)
-    return (f"none in {', '.join(names[:3])} since {begun}", None) if view.now >= due else ("", due)
 
 
 def _shortage(view: View, pod: Pod) -> str:

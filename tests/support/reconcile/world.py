@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from torchyard.api.launch import asked_procs, is_agentless
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
@@ -74,6 +75,8 @@ class World:
             configuration=configuration(self.job.spec),
             images=self.images,
             files_stay=self.files_stay,
+            agentless=is_agentless(self.job.spec),
+            procs=asked_procs(self.job.spec),
         )
 
     def step(self) -> Plan:

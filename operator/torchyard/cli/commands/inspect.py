@@ -37,7 +37,8 @@ def ps(context: str | None, namespace: str | None, everywhere: bool, output: For
     location = Location("cluster", context, namespace) if everywhere else location_of(None, context, namespace)
 
     async def found(backend: Backend) -> tuple[list[Kept | Unreadable], str]:
-        return await backend.jobs(everywhere=everywhere), backend.where
+        where = f"all namespaces of {backend.cluster}" if everywhere else backend.where
+        return await backend.jobs(everywhere=everywhere), where
 
     listed, where = ask_at(location, found)
     jobs = [each for each in listed if isinstance(each, Kept)]
@@ -48,7 +49,6 @@ def ps(context: str | None, namespace: str | None, everywhere: bool, output: For
         emit([job.document for job in jobs], "json" if output == "json" else "yaml")
         return SUCCEEDED
     if location != HERE:
-        where = f"all namespaces of {where.partition(' of ')[2]}" if everywhere else where
         say(f"{where}: {plural(len(jobs), 'job') if jobs else 'no jobs'}")
     elif is_configured():
         say("on this machine; `torchyard ps -A` lists the jobs of the cluster")

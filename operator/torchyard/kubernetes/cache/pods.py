@@ -292,13 +292,13 @@ class Pods:
     def _explained(self, record: PodRecord, demands: Demands) -> Pod:
         """Return the message with names and figures of what the scheduler only counts."""
         pod, asked = record.pod, record.asked
-        if not pod.reason.startswith("Insufficient"):
+        if pod.reason == Reason.INSUFFICIENT_RESOURCE:
+            return pod
+        resource = _RESOURCES.get(pod.reason)
+        if resource is None:
             reason, message = node_fit.reason(self._nodes.known, demands)
             return replace(pod, reason=reason, message=message) if reason else pod
         known = node_fit.admitting(self._nodes.known, demands)
-        resource = _RESOURCES.get(pod.reason)
-        if resource is None:
-            return pod
         gang = [each for each in self._own(record.job_uid) if each.pod.alive and not each.pod.deleting]
         capacity = self._capacity(record.job_uid, known, resource.of)
         code, message = room(resource, nodes.number(resource.of(asked)), len(gang), capacity)

@@ -5,9 +5,11 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from typing import Literal
 
 from msgspec import Struct
 
+from torchyard.api.launch import asked_procs, is_agentless
 from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Images
@@ -41,6 +43,8 @@ class Derived(Struct, frozen=True, kw_only=True):
     configuration: str
     images: Images | None
     files_stay: bool
+    agentless: bool
+    procs: int | Literal["auto"]
 
 
 class Controller:
@@ -135,13 +139,14 @@ class Controller:
             since = now
             self._known[job.key] = (job.metadata.uid, since)
         pods = self._cluster.pods(job.metadata.uid)
+        # A job without pods has no agents.
         uids = {pod.uid for pod in pods} | set(job.status.rendezvous.members) - {""}
         derived = self._of_spec(job)
         return View(
             job=job,
             pods=pods,
-            agents=self._agents.of(uids),
-            commands=self._agents.commanded(uids),
+            agents=self._agents.of(uids) if uids else {},
+            commands=self._agents.commanded(uids) if uids else {},
             now=now,
             since=since,
             term=self._began,
@@ -150,6 +155,8 @@ class Controller:
             configuration=derived.configuration,
             images=derived.images,
             files_stay=derived.files_stay,
+            agentless=derived.agentless,
+            procs=derived.procs,
         )
 
     def _of_spec(self, job: TrainingJob) -> Derived:
@@ -162,6 +169,8 @@ class Controller:
             configuration=configuration(job.spec),
             images=self._cluster.images(job),
             files_stay=self._cluster.keeps_files(job),
+            agentless=is_agentless(job.spec),
+            procs=asked_procs(job.spec),
         )
         self._derived[job.key] = (version, derived)
         return derived
