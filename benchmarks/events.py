@@ -30,7 +30,7 @@ from torchyard.reconcile.loop.controller import Controller, Settings
 from torchyard.reconcile.observed import Agent
 
 FEW, PODS = 10, 8
-START_SECONDS = 120.0
+START_SECONDS = 900.0
 EVENTS = 2000
 TYPE = {"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingJob"}
 SITE = Site(operator_url="https://127.0.0.1:1", ca_pem="x" * 700, agent_image="agent", trainer_image="trainer")
@@ -109,9 +109,10 @@ class Fleet:
         deadline = time.monotonic() + START_SECONDS
         while self.controller.depth or any(job.status.state != "Running" for job in self.jobs):
             assert time.monotonic() < deadline, {job.status.state for job in self.jobs}
-            self.now += 1.0
-            for job in self.jobs:
-                self.controller.enqueue(job.key)
+            if not self.controller.depth:
+                self.now += 1.0
+                for job in self.jobs:
+                    self.controller.enqueue(job.key)
             await asyncio.sleep(0.05)
 
     async def stop(self) -> None:
