@@ -58,7 +58,7 @@ def _enter_working_folder(env: Mapping[str, str]) -> None:
 
 
 def _make_checkpoint_folder(env: Mapping[str, str]) -> None:
-    """Create the checkpoint folder, where programs may save; if it cannot be created, their save fails and says so."""
+    """Create the checkpoint folder, where programs may save; without it their save fails with an error."""
     folder = env.get("TORCHYARD_CHECKPOINT_DIR")
     if folder:
         try:

@@ -1,6 +1,7 @@
-"""The agent: one loop that hears signals, children and the operator, and makes one move at a time.
+"""The agent: one loop that receives signals, ends of children and commands, and makes one step at a time.
 
-Threads only carry: the sync client, the local HTTP server, NVML and the echo of output. Everything is decided here.
+Threads only transfer data: the sync client, the local HTTP server, NVML and forwarded output. All decisions
+are made here.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ class Agent:
         self.settings = settings
         self.instance = secrets.token_hex(16)
         self.rounds = RoundState()
-        self.leaving: Optional[int] = None  # the code to exit with, once no worker is left
+        self.leaving: Optional[int] = None  # exit code, once no worker is left
         self.terminated = False
         self.notices: List[str] = []
         self.gpus = Gpus()
         self.recording = Recording(settings.record_folder)
         self.content = Content(settings.job_uid, settings.content_folders, settings.variable_folders)
-        self.obeyed = 0  # revision of the newest command that was looked at
+        self.obeyed = 0  # revision of the newest command that was read
         self._published: Any = None
         self._bad_command = 0
 
@@ -119,7 +120,7 @@ class Agent:
         logger.info("exit %d", code)
         return code
 
-    # What is heard
+    # Events
 
     def _wait(self) -> None:
         zygote = self.warm.zygote
@@ -223,7 +224,7 @@ class Agent:
         ended = (self.workers.exit or {}).get("time", 0.0)
         return time.monotonic() - (time.time() - ended) if ended else 0.0
 
-    # What is reported
+    # Reports
 
     def _document(self) -> Dict[str, Any]:
         document = {

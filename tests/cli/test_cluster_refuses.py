@@ -73,7 +73,7 @@ async def test_a_right_is_asked_for_where_it_is_missing(torchyard, words, messag
 async def test_who_named_a_cluster_is_sent_to_look_at_that_one(torchyard):
     done = await asked(torchyard, lambda _: refused(404, "NotFound"), "ps", "-n", "team", "--context", "test")
     assert done.returncode == 1
-    assert "TrainingJobs are not installed in context test" in done.stderr
+    assert "the TrainingJob CRD is not installed in context test" in done.stderr
     assert "`torchyard doctor -n team --context test`" in done.stderr
 
 

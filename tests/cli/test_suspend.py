@@ -40,7 +40,7 @@ async def test_suspending_a_job_that_keeps_nothing_says_so(torchyard):
     async with cluster(torchyard, answer):
         done = await asyncio.to_thread(torchyard, "suspend", "cvrp", "-n", "team")
     assert done.returncode == 0
-    assert "its checkpoints go with its pods, and a resumed job starts from step 0" in done.stderr
+    assert "its checkpoints are lost with its pods; a resumed job starts at step 0" in done.stderr
 
 
 @pytest.mark.parametrize(

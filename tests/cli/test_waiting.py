@@ -58,9 +58,9 @@ BOOKMARK = ("BOOKMARK", {"kind": "TrainingJob", "metadata": {"resourceVersion": 
     [
         (Server([[job(5, RUNNING)]], [("DELETED", job(12, DONE))]), (), 0, ""),
         (Server([[job(5, RUNNING)]], [("DELETED", job(12, FAILED))]), (), 1, ""),
-        (Server([[job(5, RUNNING)]], [("DELETED", job(12, RUNNING))]), (), 1, "was deleted before it was over"),
+        (Server([[job(5, RUNNING)]], [("DELETED", job(12, RUNNING))]), (), 1, "was deleted before it ended"),
         (Server([[job(5, RUNNING)]], [("DELETED", job(12, RUNNING))]), ("--for", "deleted"), 0, ""),
-        (Server([[job(5, RUNNING)], [job(30, DONE, "u-2")]], 410), (), 1, "was deleted before it was over"),
+        (Server([[job(5, RUNNING)], [job(30, DONE, "u-2")]], 410), (), 1, "was deleted before it ended"),
         (Server([[job(5, RUNNING)], [job(30, DONE)]], [("ERROR", {"code": 410})]), (), 0, ""),
         (Server([[job(5, RUNNING)]], [("ADDED", job(11, DONE, "u-2")), ("DELETED", job(12, DONE))]), (), 0, ""),
     ],

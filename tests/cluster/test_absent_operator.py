@@ -41,7 +41,7 @@ async def test_edits_and_a_lost_pod_while_it_was_away_are_one_new_round(jobs, re
     assert (status["restarts"]["total"], status["restarts"].get("counted", 0)) == (1, 0)
     (lost, _) = status["attempts"]
     assert (lost["reason"], lost["cause"]["rank"]) == ("PodLost", 0)
-    assert lost["cause"]["exception"] == "the pod of index 0 is gone, and nothing says why"
+    assert lost["cause"]["exception"] == "the pod of index 0 is gone for an unknown reason"
     meets = [each["rendezvous"]["masterAddress"] for each in (first, status)]
     assert meets[0] != meets[1]
     assert set(await jobs.pods("away")) == {"away-1-0", "away-0-1"}

@@ -98,7 +98,7 @@ async def test_a_job_is_suspended_and_goes_on(torchyard, operator):
     await torchyard("submit", EXAMPLE, *LONG)
     await torchyard("wait", "cvrp", "--for", "running", "--timeout", "4m")
     late = await torchyard("wait", "cvrp", "--timeout", "1s", code=124)
-    assert "did not get there in time" in late.err
+    assert "did not reach it in time" in late.err
     await torchyard("suspend", "cvrp")
     await torchyard("wait", "cvrp", "--for", "suspended", "--timeout", "4m")
     assert "torchyard resume cvrp" in (await torchyard("status", "cvrp")).out

@@ -131,7 +131,7 @@ async def test_a_resource_that_is_not_served_for_a_while(api, jobs, pods, operat
     try:
         await _serve(api, jobs, served=False)
         await api.request("DELETE", f"{pods}/job-0-1")
-        await until(lambda: "are not served now" in operator.log.read_text())
+        await until(lambda: "are not served at the moment" in operator.log.read_text())
     finally:
         await _serve(api, jobs, served=True)
     await until(lambda: _has_pods(api, pods, {"job-0-0", "job-1-1"}))
@@ -216,5 +216,5 @@ async def test_a_stopped_leader_that_wakes_up_writes_nothing(api, jobs, make_ope
         one.signal(signal.SIGCONT)
         assert await one.ended() == 1
         assert proxy.writes(since=woken) == []
-    assert "holds the lease that was" in one.log.read_text()
+    assert "took over the lease of" in one.log.read_text()
     assert await two.leads()

@@ -42,7 +42,7 @@ async def test_a_gang_that_trains_unheard_is_said_to_and_shown_with_its_last_fig
     two.start()  # elsewhere: the agents go on asking the first one
     status = await jobs.until("long", lambda now: now.get("reason") == "AgentSilent")
     assert status["state"] == "Running"
-    assert "(long-0-0; whether they train is not known)" in status["message"]
+    assert "(long-0-0; it is not known whether they train)" in status["message"]
     assert status["columns"]["step"].endswith("/1000000")
     assert status["columns"]["rate"].endswith("/s")
     assert len(await jobs.announced("long", "AgentSilent")) == 1

@@ -124,7 +124,7 @@ async def test_only_pods_of_jobs_are_heard(members, bystander, sign, sync, opera
     }
     for what, token in refused.items():
         status, answer = await sync(token)
-        assert (status, answer["error"]) == (403, "The token is not the one of a pod that this operator runs."), what
+        assert (status, answer["error"]) == (403, "The token does not belong to a pod of this operator."), what
     assert await operator.figure("torchyard_intake_syncs_total") == 2
     assert await operator.figure("torchyard_intake_reviews_total") == 1, "the one whose signature is not true"
 

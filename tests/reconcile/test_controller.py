@@ -95,7 +95,9 @@ async def test_a_server_that_asks_for_thirty_seconds_gets_them():
 async def test_what_the_cluster_does_not_answer_is_said_once_until_it_changes(caplog):
     world = World(1)
     ports = Ports(world)
-    ports.failing["write_status"] = [Unavailable(why) for why in (*["are not served now"] * 20, *["500"] * 20)]
+    ports.failing["write_status"] = [
+        Unavailable(why) for why in (*["are not served at the moment"] * 20, *["500"] * 20)
+    ]
     async with controlled(world, ports) as (controller, _):
         while ports.failing["write_status"]:  # as agents have news all the time
             controller.enqueue(KEY)
@@ -107,7 +109,7 @@ async def test_what_the_cluster_does_not_answer_is_said_once_until_it_changes(ca
         controller.enqueue(KEY)
         await pass_time(world, 60)
     said = [record.getMessage().rpartition(": ")[2] for record in caplog.records]
-    assert said == ["are not served now", "500", "500"]
+    assert said == ["are not served at the moment", "500", "500"]
 
 
 @virtual_time

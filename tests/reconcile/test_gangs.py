@@ -252,7 +252,7 @@ def test_a_gang_that_the_nodes_cannot_hold_says_so_once_and_is_seldom_tried_agai
         world.start_pods()
         never_fits()
     sentence = (
-        "the job can never be scheduled on the nodes that there are (it needs 32 GPUs, there are 24 GPUs); ask for "
+        "the job can never be scheduled on the existing nodes (it needs 32 GPUs, there are 24 GPUs); ask for "
         "less or add nodes; the pods start once there are enough"
     )
     assert [event.message for event in world.events if event.reason == "ClusterTooSmall"] == [sentence]

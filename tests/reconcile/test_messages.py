@@ -49,7 +49,7 @@ FIX_IMAGE = "correct spec.image or add spec.imagePullSecrets; suspend the job to
         (lambda: pending(node="n1"), "node n1 pulls its images and creates its containers", ""),
         (lambda: pending("ImagePullFailed", "not found: x:1", "n1"), "ImagePullFailed: not found: x:1", FIX_IMAGE),
         (lambda: pending("InsufficientGPU", "it needs 8"), "InsufficientGPU: it needs 8", "free some or ask for less"),
-        (pending, "no scheduler has placed it yet", ""),
+        (pending, "no scheduler has assigned a node yet", ""),
         (lambda: refused("QuotaExceeded", "team"), "QuotaExceeded: team", "free some or raise it; the pods then start"),
     ],
     ids=["pulls its image", "image not there", "no room", "not placed", "quota"],
@@ -65,7 +65,7 @@ def test_pods_that_did_not_start_in_time(world, evidence, advice):
     ("saved", "stays", "message"),
     [
         (True, True, "its checkpoint of step 5 is kept"),
-        (True, False, "note that its files go with its pods, spec.checkpoint.volume names no claim"),
+        (True, False, "note that its files are lost with its pods, since spec.checkpoint.volume names no claim"),
         (False, True, "no checkpoint was saved"),
     ],
 )

@@ -207,7 +207,7 @@ def test_a_gpu_that_ran_out_of_memory_is_tried_with_ever_smaller_micro_batches_f
         (write,) = of(WriteStatus, world.step())
         assert write.urgent
         assert write.status.rendezvous.micro_batch == smaller, "persisted before any agent gets it"
-        assert f"going on with micro-batches of {smaller}" in write.status.message
+        assert f"continuing with micro-batches of {smaller}" in write.status.message
         recover(world, 1)
         assert micro_batches(world) == [str(smaller)] * 2
     assert world.status.state == "Running"

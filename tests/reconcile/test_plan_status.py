@@ -215,7 +215,7 @@ def test_a_gang_whose_agents_are_silent_is_not_said_to_make_steps():
     world.now += 31.0
     world.settle()
     assert (world.status.state, world.status.reason) == ("Running", "AgentSilent")
-    assert "(job-0-0, job-0-1; whether they train is not known)" in world.status.message
+    assert "(job-0-0, job-0-1; it is not known whether they train)" in world.status.message
     assert [each.reason for each in world.events].count("AgentSilent") == 1
     world.agents.clear()
     world.restart_operator()

@@ -1,1 +1,1 @@
-"""The operator's side of the agent: sync, rounds, and what is sent of this pod."""
+"""The connection to the operator: sync, rounds, and the state that is sent."""

@@ -29,7 +29,7 @@ class EventLoop:
             os.write(self._write, b"\0")
 
     def wait(self, others: Sequence[Any], seconds: float) -> List[Any]:
-        """Sleep until woken, one of `others` is readable, or `seconds` are over; return which are readable."""
+        """Sleep until woken, one of `others` is readable, or `seconds` have passed; return which are readable."""
         readable, _, _ = select.select([self._read, *others], [], [], seconds)
         if self._read in readable:
             readable.remove(self._read)

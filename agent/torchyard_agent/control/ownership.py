@@ -19,12 +19,12 @@ MAX_FORMER = 10_000
 
 
 def take(folder: Path, uid: str, *, go_on: bool) -> Optional[str]:
-    """Make the folder that of the job `uid`; return what its user should know.
+    """Claim the folder for the job `uid`; return a notice for its user.
 
     Args:
         folder: of the job's checkpoints, on its claim.
         uid: of the job.
-        go_on: whether the job asks for what a former job of its name left.
+        go_on: whether the job continues from the files of a former job of its name.
 
     Raises:
         OSError: the folder of another job cannot be moved aside.
@@ -40,7 +40,7 @@ def take(folder: Path, uid: str, *, go_on: bool) -> Optional[str]:
         folder.mkdir()
         said = (
             f"a former job of this name left files: they were moved to {old}, and this job starts over; "
-            f"a built-in trainer goes on from them with checkpoint.resumeFrom: {old.name}"
+            f"a built-in trainer continues from them with checkpoint.resumeFrom: {old.name}"
         )
     elif found:
         said = f"this job goes on from the files in {folder} that a former job of this name left"

@@ -14,7 +14,7 @@ BODY_BYTES = 16 * 1024
 def fit(body: Dict[str, Any]) -> bytes:
     """Return the body as JSON within the protocol's limit; the least needed is cut first, an end only shortened.
 
-    The traceback of a failure stays here: what its reader needs of it is in `lines`.
+    The traceback of a failure stays here: the important part of it is in `lines`.
     """
     body = _finite(body)
     _failure(body).pop("traceback", None)

@@ -38,7 +38,7 @@ NOTHING = Move("nothing")
 
 
 def next_move(rounds: RoundState, command: Dict[str, Any]) -> Move:
-    """Return the next step towards `command`; after the step, ask again, until it is `nothing`.
+    """Return the next step towards `command`; call it again after each step, until it is `nothing`.
 
     Raises:
         ValueError: a field of the command is missing or of the wrong kind.

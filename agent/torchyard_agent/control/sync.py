@@ -35,7 +35,7 @@ class SupersededError(Exception):
 
 
 class RefusedError(Exception):
-    """The operator answered with a status that asks to try again later."""
+    """The operator answered with a status that asks to retry later."""
 
 
 class Sync:
@@ -85,7 +85,7 @@ class Sync:
 
         Args:
             state: of the agent.
-            obeyed: the newest command that it is the outcome of.
+            obeyed: the newest command that it reflects.
             urgent: whether it is news.
         """
         with self._changed:
@@ -129,7 +129,7 @@ class Sync:
             except (OSError, http.client.HTTPException, ValueError, RefusedError) as error:
                 self._drop()
                 if self._closed or self._urgent > news:
-                    continue  # we dropped the poll ourselves: there is news
+                    continue  # the agent itself cancelled the poll: there is news
                 self._complain(f"{type(error).__name__}: {error}")
                 self._pause(backoff * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
                 backoff = min(backoff * 2, _BACKOFF_MOST)
@@ -147,13 +147,13 @@ class Sync:
             self._changed.wait_for(lambda: self._closed or (self._urgent > news and self.trouble is None), seconds)
 
     def _obedience(self) -> None:
-        """Wait until a new command was obeyed: the next poll tells its outcome, not the state before it."""
+        """Wait until a new command was obeyed: the next poll reports its outcome, not the state before it."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._obeyed == self.revision, _OBEDIENCE_SECONDS)
 
     def _complain(self, text: str) -> None:
         if text != self.trouble:
-            logger.warning("operator at %s: %s; training goes on, retrying", self._url, text)
+            logger.warning("operator at %s: %s; training continues, retrying", self._url, text)
             self.trouble = text
             self._wake()
 

@@ -52,7 +52,7 @@ class Axis:
         return points
 
     def of_report(self, report: Dict[str, Any]) -> List[Tuple[int, Dict[str, float]]]:
-        """Return step and metrics of a report, nothing if they are those of the report before."""
+        """Return step and metrics of a report, nothing if they are unchanged."""
         latest = (report["step"], report.get("metrics") or {})
         fresh = latest != self._reported and bool(latest[1])
         self._reported = latest

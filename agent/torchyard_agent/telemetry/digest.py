@@ -1,4 +1,4 @@
-"""The few lines of a failure that its author looks for first: the exception, the program's own frames, its output.
+"""The most important lines of a failure: the exception, the program's own frames, its output.
 
 A traceback ends in the library that raised, often twenty frames away from the line that a person can change (pure).
 """
@@ -53,7 +53,7 @@ def digest(traceback: str, output: List[str], most: int) -> List[str]:
 
 
 def _parse(lines: List[str]) -> tuple[List[_Frame], List[str]]:
-    """Frames of the last exception, outermost first, and the lines that say what was raised."""
+    """Frames of the last exception, outermost first, and the lines of the exception."""
     start = next((index for index in reversed(range(len(lines))) if lines[index].startswith(_START)), None)
     if start is None:
         return [], []

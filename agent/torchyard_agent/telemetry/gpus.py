@@ -21,7 +21,7 @@ class Gpus:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Open NVML, read once, and go on reading in the background."""
+        """Open NVML, read once, and continue to read in the background."""
         try:
             self._nvml = importlib.import_module("pynvml")
             self._nvml.nvmlInit()

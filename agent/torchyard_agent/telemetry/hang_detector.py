@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 # A longer gap between two looks means that the agent itself was stopped with its pod: it counts for no rank.
 LONGEST_GAP_SECONDS = 2.0
-# Who waits for others stands still as long as the one they wait for: it has this much time to be found first.
+# Ranks blocked in a collective look hung, too: the culprit has this long to be identified first.
 MEETING_SECONDS = 10.0
 # What is worth telling: so many times what it took before, and at least this long; longer where the program itself
 # says that it does something else than steps.
@@ -27,7 +27,7 @@ _LIBRARIES = re.compile(r"/(site|dist)-packages/(?!torchyard_trainers/)|/lib/pyt
 
 
 class HangDetector:
-    """How long each local rank of one round has not moved.
+    """Time without progress of each local rank of one round.
 
     Args:
         seconds: longest time without progress of a rank that has made a step; None: for ever.
@@ -42,7 +42,7 @@ class HangDetector:
         self._longest: Dict[int, float] = {}
 
     def look(self, reports: Iterable[Dict[str, Any]], now: float) -> Dict[int, float]:
-        """Return seconds without progress, by global rank, of the ranks that have stood still for too long.
+        """Return seconds without progress, by global rank, of the ranks that have made no progress for too long.
 
         Args:
             reports: newest report of each rank that still runs.
@@ -78,7 +78,7 @@ class HangDetector:
 
 
 class StackLocation(NamedTuple):
-    """Where the main thread of a rank stands."""
+    """The position of the main thread of a rank."""
 
     frame: str  # innermost of the user's own program, as `train.py:57 in read_batch`; empty: not known
     waits: bool  # for other ranks
@@ -107,7 +107,7 @@ class Hung(NamedTuple):
 def find_hung_rank(
     overdue: Dict[int, float], stacks: Dict[int, str], reports: List[Dict[str, Any]], *, world: int
 ) -> Hung:
-    """Return the rank that makes all others wait: one that does not wait for others itself, if there is one.
+    """Return the rank that all others wait for: one that does not wait itself, if there is one.
 
     Args:
         overdue: seconds without progress by rank; not empty.

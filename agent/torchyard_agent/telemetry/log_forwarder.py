@@ -17,7 +17,7 @@ class LogForwarder:
         self._stream = stream
         self._changed = threading.Condition()
         self._waiting: Deque[bytes] = deque()
-        self._bytes = 0  # of what waits, and of what is being written
+        self._bytes = 0  # queued, and being written
         self._dropped = 0
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="echo", daemon=True)

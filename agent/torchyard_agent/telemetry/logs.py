@@ -25,7 +25,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 def bound_stderr(descriptor: int = 2, most: int = _STDERR_BYTES) -> None:
     """Empty standard error once it exceeds `most` bytes, if it is a file: only a container runtime rotates it.
 
-    Each failed round leaves a kilobyte of its launcher there. What we say ourselves is in `agent.log`, too.
+    Each failed round leaves a kilobyte of its launcher there. The agent's own lines are in `agent.log`, too.
     """
     with contextlib.suppress(OSError):
         found = os.fstat(descriptor)
@@ -63,7 +63,7 @@ class RankLog:
         """
         self.matches = []
         size = self._size()
-        if size < self._offset:  # someone truncated it
+        if size < self._offset:  # it was truncated
             self._offset = 0
         if size == self._offset:
             return []
@@ -122,7 +122,7 @@ class RankLog:
         return kept[::-1]
 
     def _rotate(self) -> None:
-        # The worker appends, so it goes on at the new end; lines of the instant between copy and cut are lost.
+        # The worker appends, so it continues at the new end; lines of the instant between copy and cut are lost.
         with contextlib.suppress(OSError):  # a full disk is all the more a reason to cut
             self._copy_tail(self.path.with_suffix(".log.1"))
         os.truncate(self.path, 0)

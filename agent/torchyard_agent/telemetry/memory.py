@@ -30,7 +30,7 @@ class Memory:
 
     Args:
         mounts: where control groups are mounted.
-        own: the file that says which group of each hierarchy this process is in.
+        own: the file with the group of this process in each hierarchy.
     """
 
     def __init__(self, mounts: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> None:

@@ -30,10 +30,10 @@ class Observation:
             self.grouped = communicates()
 
     def facts(self, now: float) -> Dict[str, Any]:
-        """Return the fields of a report; what is not known is left out."""
+        """Return the fields of a report; unknown ones are left out."""
         found: Dict[str, Any] = {}
         if self.device in (None, "cpu") and _cuda_is_started():
-            self.device = "cuda"  # weights that an optimizer keeps on the CPU say nothing about where the model runs
+            self.device = "cuda"  # weights that an optimizer keeps on the CPU do not show where the model runs
         if self.device is not None:
             found["device"] = self.device
         if self.first_step is not None and not self.grouped:

@@ -32,7 +32,7 @@ def free_space(folder: Path) -> float:
 def full_disk_notice(folder: str) -> str:
     """Return the warning for the status; one text for agent and workers, so that it appears once."""
     return (
-        f"the disk of {folder} is full: training goes on, output and reports are missing, and the step shown is the "
+        f"the disk of {folder} is full: training continues, output and reports are missing, and the step shown is the "
         "last one that could be reported; free some space"
     )
 

@@ -155,7 +155,7 @@ def report(
     finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
     document["metrics"] = {**document.get("metrics", {}), **finite}
     passed = _passed(document)
-    # First, since only so many metrics are sent.
+    # First, since the number of metrics is limited.
     document["metrics"] = {**passed, **document["metrics"]}
     writer.document = document  # one assignment: the writing thread sees the old document or the new one
     if fresh:
@@ -188,5 +188,5 @@ def _number(name: str, value: Any) -> float:
 
 
 def silence_with(stop: Callable[[], None]) -> None:
-    """Have `stop` called when the program starts reporting by itself."""
+    """Call `stop` when the program starts to report by itself."""
     _silence.append(stop)

@@ -94,7 +94,7 @@ def _split(numbers: Dict[str, float], fields: Dict[str, str]) -> Dict[str, Any]:
 
 
 def join(report: Optional[Dict[str, Any]], extra: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-    """`report` with the fields of `extra` laid over it; of two step counts the larger is the truer one.
+    """`report` with the fields of `extra` laid over it; of two step counts the larger one counts.
 
     A count of optimizer steps starts at 0 again in a resumed program, whose own count does not.
     """
@@ -179,9 +179,9 @@ class Reports:
                 self._keep(local_rank)
 
     def add(self, local_rank: int, fields: Dict[str, Any], lines: int = 0) -> None:
-        """Lay `fields` over what the file of `local_rank` says, or stand in for it.
+        """Lay `fields` over the report of `local_rank`, or replace a missing one.
 
-        `lines`: how many lines matched in this round; the step, where neither the program nor a hook says one.
+        `lines`: how many lines matched in this round; the step, if neither the program nor a hook reports one.
         """
         self._lines[local_rank] = self._lines.get(local_rank, 0) + lines
         known = self._extra.get(local_rank, {})
@@ -214,7 +214,7 @@ class Reports:
         if self._total_steps is not None:
             report = {"totalSteps": self._total_steps, **report}
         if self._milestones is not None:
-            # First, since only so many metrics are sent.
+            # First, since the number of metrics is limited.
             report = {**report, "metrics": {**self._kept.get(local_rank, {}), **report.get("metrics", {})}}
             if "totalSteps" not in report and self._milestones.metric in report["metrics"]:
                 missing = _NO_TOTAL.format(metric=self._milestones.metric)

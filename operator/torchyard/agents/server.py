@@ -38,7 +38,7 @@ MAX_TOKEN_CHARACTERS = 16 * 1024
 MAX_WELCOME = 50_000
 
 ELSEWHERE = Response(
-    503, {"error": "This operator does not lead now: ask again, another one answers."}, retry_after=1, close=True
+    503, {"error": "This operator is not the leader: retry, another one answers."}, retry_after=1, close=True
 )
 
 
@@ -91,7 +91,7 @@ class Sync:
     async def handle(self, request: Request) -> Response:
         """Answer one request; a long poll waits until there is a new command."""
         if request.path != PATH or request.method != "POST":
-            return _error(405 if request.path == PATH else 404, f"The only thing to ask for here is `POST {PATH}`.")
+            return _error(405 if request.path == PATH else 404, f"The only endpoint here is `POST {PATH}`.")
         if not self._serving():
             self._registry.counters.elsewhere += 1
             return ELSEWHERE
@@ -100,7 +100,7 @@ class Sync:
             return pod_uid
         request.proven()
         if wait := self._syncs.take(pod_uid):
-            return self._limited("This pod asks too often.", wait)
+            return self._limited("This pod sends requests too often.", wait)
         try:
             message = decode(request.body)
         except ValueError as error:
@@ -125,7 +125,7 @@ class Sync:
             return _error(401, "`Authorization: Bearer <token>` is missing.")
         # Known pods are not limited by others behind the same address.
         if hash(token) not in self._welcome and (wait := self._refusals.wait(request.peer)):
-            return self._limited(f"Too many tokens from {request.peer} were refused.", wait)
+            return self._limited(f"Too many tokens from {request.peer} were rejected.", wait)
         try:
             pod_uid = await self._authenticate(token)
         except Exception as error:  # noqa: BLE001 - whatever the authenticator met, the agent must try again later
@@ -134,7 +134,7 @@ class Sync:
         if pod_uid is None:
             self._refusals.take(request.peer)
             counters.refused += 1
-            return _error(403, "The token is not the one of a pod that this operator runs.")
+            return _error(403, "The token does not belong to a pod of this operator.")
         if len(self._welcome) >= MAX_WELCOME:
             self._welcome.clear()
         self._welcome.add(hash(token))
@@ -232,7 +232,7 @@ class Intake:
             connection.end(ELSEWHERE)
 
     def _begin(self, accepted: socket.socket, slot: Slot, seconds: float) -> None:
-        """Start on an admitted connection, whose handshake may take so many seconds."""
+        """Start on an admitted connection, whose handshake may take `seconds`."""
         task = self._loop.create_task(self._open(accepted, slot, seconds))
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)

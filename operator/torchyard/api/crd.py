@@ -69,7 +69,7 @@ def definition(
     schema: dict[str, Any],
     subresources: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the CRD of a kind of ours: one version, a status, kept when the chart is removed.
+    """Return the CRD of a TorchYard resource: one version, a status, kept when the chart is removed.
 
     Args:
         kind: of the objects.

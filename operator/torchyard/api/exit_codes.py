@@ -1,4 +1,4 @@
-"""Exit codes of a worker, and the reason that each of them stands for.
+"""Exit codes of a worker, and the reason for each.
 
 Programs use the numbers of `CLASSES` for other purposes, and shells use 126 and 127: such a code means what the
 table says only where a built-in trainer ended with it, or the agent or a failure file vouches for it (`classified`).

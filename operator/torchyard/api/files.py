@@ -13,7 +13,7 @@ CHUNK = 64 * 1024
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """Return the content of a file, at most so many bytes.
+    """Return the content of a file, at most `most` bytes.
 
     A pipe, as of `<(...)`, may be silent for ten seconds; standard input may be silent forever.
 

@@ -4,7 +4,7 @@ import math
 import re
 import time
 
-# What is not text in a text that is meant for a terminal.
+# Escape sequences of terminals.
 ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
     r"|[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC, DCS and their like, up to their end
@@ -90,7 +90,7 @@ def rate(per_second: float, unit: str) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Return a number in three significant digits, without zeros that say nothing: `46.2`, `0.35`, `120`."""
+    """Return a number in three significant digits, without trailing zeros: `46.2`, `0.35`, `120`."""
     if value == 0 or value != value or abs(value) == float("inf"):  # noqa: PLR0124 - NaN
         return f"{value:g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
@@ -99,7 +99,7 @@ def three_digits(value: float) -> str:
 
 
 def measure(name: str, value: float) -> str:
-    """Return a metric with the unit that its name speaks of: `477 MiB` of memoryPeakBytes, `-13.3 %` of gapPercent."""
+    """Return a metric in the unit that its name ends with: `477 MiB` of memoryPeakBytes, `-13.3 %` of gapPercent."""
     if name.endswith("Bytes"):
         return size(value)
     if name.endswith("Percent"):

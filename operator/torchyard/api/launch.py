@@ -127,8 +127,8 @@ CONFIG_SCHEMA = 1
 _LATER = {"dynamicShapes": False, "deterministic": True, "matmulPrecision": "highest"}
 HOOKS_ENV = "TORCHYARD_HOOKS"
 
-# Diagnosable NCCL time-outs, stacks on a crash, output that is not lost with the process. Whatever sets one of these
-# itself, the spec, the image or a laptop's shell, has its way.
+# Diagnosable NCCL time-outs, stacks on a crash, output that is not lost with the process. A value that the
+# spec, the image or a laptop's shell sets wins.
 DEFAULT_ENV = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
     "TORCH_FR_BUFFER_SIZE": "2000",
@@ -249,7 +249,7 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
     }
     if spec.gpus_per_node:
         env["TORCHYARD_GPUS"] = str(spec.gpus_per_node)
-    # A built-in workload says itself what is worth importing once; measured, its rounds then start in a quarter of the
+    # A built-in workload knows what is worth importing once; measured, its rounds then start in a quarter of the
     # time.
     preload = [*(("torchyard_trainers.preload",) if spec.trainer is not None else ()), *spec.preload]
     if preload:

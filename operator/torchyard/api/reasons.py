@@ -75,9 +75,9 @@ class Reason(TableEnum):
         repeatable: the same exception at the same step twice ends the job.
         tried_once_more: a second time in a row ends the job.
         points_to_cause: a limit of restarts ended the job: the next step is that of the first cause.
-        start_attempts: a container never started; so many times in a row end the job. A busy node, or one whose runtime
+        start_attempts: a container never started; as many times in a row end the job. A busy node, or one whose runtime
             is broken, refuses containers that another node, or the same one a minute later, starts; what the image
-            lacks is reported alike by every node.
+            lacks is reported by every node.
     """
 
     sentence: str
@@ -122,7 +122,7 @@ class Reason(TableEnum):
     )
     CLUSTER_TOO_SMALL = _waiting(
         "ClusterTooSmall",
-        "the job can never be scheduled on the nodes that there are",
+        "the job can never be scheduled on the existing nodes",
         "ask for less or add nodes; the pods start once there are enough",
     )
     INSUFFICIENT_CPU = _waiting(
@@ -282,7 +282,7 @@ class Reason(TableEnum):
     CONFIGURATION_CHANGED = _running(
         "ConfigurationChanged",
         "the spec was changed in a way that the pods of the gang cannot follow",
-        "they go on as they were created, and all of them are replaced before the next round",
+        "they continue unchanged, and all of them are replaced before the next round",
     )
     STARTING = _running("Starting", "workers start and have not made a step yet")
     WORKERS_SILENT = _running(
@@ -379,7 +379,7 @@ class Reason(TableEnum):
     CONTAINER_CANNOT_START = _failure(
         "ContainerCannotStart",
         "the container runtime of a node could not start a container",
-        "see `kubectl describe pod` and the node; if every node says so, check the image",
+        "see `kubectl describe pod` and the node; if it happens on every node, check the image",
         start_attempts=6,
     )
     PYTHON_NOT_FOUND = _failure(
@@ -545,7 +545,7 @@ class Reason(TableEnum):
     )
     FORGED_POD = _operator(
         "ForgedPod",
-        "a pod pretends to be the job's; it is left alone and none of its reports count",
+        "a pod claims to belong to the job; it is left alone and its reports are ignored",
         "find out who created it and delete it",
     )
     FOLDER_NOT_WRITABLE = _operator(

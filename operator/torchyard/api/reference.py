@@ -62,7 +62,7 @@ def _note(field: str) -> str:
 
 
 def type_text(field: Schema) -> str:
-    """Return what may be written into a field, in words."""
+    """Return a description of the values of a field."""
     if "type" not in field and field.get(ANY):
         return "value"
     if field.get("pattern") in FORMS:

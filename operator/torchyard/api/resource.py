@@ -247,7 +247,7 @@ RESULTS = ("successRate", "evalReturn", "evalLength", "exactMatch", "cost")
 
 
 def columns(status: TrainingJobStatus) -> Columns:
-    """Return the columns of a status; what is not known is empty."""
+    """Return the columns of a status; unknown ones are empty."""
     progress, rate = status.progress, status.throughput.steps_per_second
     loss, reward = status.metrics.get("loss"), status.metrics.get("reward")
     running = status.state == State.RUNNING

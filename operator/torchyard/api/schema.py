@@ -22,7 +22,7 @@ Schema = dict[str, Any]
 
 INT_OR_STRING = "x-kubernetes-int-or-string"
 FORM = "x-form"
-"""Of parameters of a trainer, beside a pattern: the form in words."""
+"""Of parameters of a trainer, beside a pattern: a description of the form."""
 ANY = "x-kubernetes-preserve-unknown-fields"
 LIST_TYPE = "x-kubernetes-list-type"
 LIST_KEYS = "x-kubernetes-list-map-keys"
@@ -78,7 +78,7 @@ def object_schema() -> Schema:
 
 
 def object_of(kind: str, name: Schema, spec: Schema) -> Schema:
-    """Return the schema of an object of ours as people write it.
+    """Return the schema of an object as users write it.
 
     Args:
         kind: of the object.

@@ -29,7 +29,7 @@ class State(TableEnum):
     """Where a job is in its life.
 
     Attributes:
-        terminal: final: the job keeps this state whatever happens.
+        terminal: final: the job keeps this state.
         active: the job wants pods.
         ready: kstatus reads the job as current (condition `Ready`) unless it is stalled.
         at_rest: the job has no pods and changes only if a user asks for it.

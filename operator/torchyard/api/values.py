@@ -257,7 +257,7 @@ def schema(kind: type) -> dict[str, Any]:
 
 
 def _value(depth: int) -> dict[str, Any]:
-    """Return the schema of any value with so many levels of lists and mappings in it."""
+    """Return the schema of any value with at most `levels` nested lists and mappings."""
     if not depth:
         return {_ANY: True, "nullable": True, "maxLength": MAX_TEXT, "maxItems": 0, "maxProperties": 0}
     below = _value(depth - 1)

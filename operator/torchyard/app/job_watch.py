@@ -1,4 +1,4 @@
-"""kopf's watch of TrainingJobs and TrainingSweeps: what it hears is handed on, and that is all that kopf does here.
+"""kopf's watch of TrainingJobs and TrainingSweeps: their events are passed on; kopf does nothing else here.
 
 It has its own thread and event loop. When kopf ends, it cancels every task of its loop that it did not find
 there; and it ends on a watch error that is not 410, or when the CRD is deleted. Then only the watch begins again.

@@ -1,4 +1,4 @@
-"""The operator's log: one line for each record, whatever text of a job is in it."""
+"""The operator's log: one line for each record, even if text of a job in it has line breaks."""
 
 import logging
 import re

@@ -1,7 +1,7 @@
 """The wiring of one operator process: `reconcile` decides, `kubernetes` and `agents` execute.
 
 Every process keeps its caches warm; the one that holds the lease plans, writes and talks to agents. One that lost the
-lease to another ends, for what it remembers of agents is old; one that only could not renew it pauses and goes on.
+lease to another ends, since its memory of agents is out of date; one that only could not renew it pauses and continues.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ SWEEP_SECONDS = 60.0
 REFRESH_SECONDS = 5.0
 DRAIN_SECONDS = 8.0
 FAREWELL_SECONDS = 3.0
-# The budget bounds the writes; jobs that wait for it must not keep others from being looked at.
+# The budget bounds the writes; jobs that wait for it must not keep others from being reconciled.
 SETTINGS = Settings(workers=64, in_flight=512)
 # Agents ask this often; at 800 agents a second of interval, all of them together take about a tenth of a core.
 SHORTEST_SYNC, LONGEST_SYNC, AGENTS_PER_SECOND = 2.0, 20.0, 800
@@ -66,7 +66,7 @@ class Operator:
         namespace = options.pod_namespace or api.namespace
         self.readiness = Readiness(
             {
-                "crd": "it is not known yet whether the API server knows TrainingJobs",
+                "crd": "it is not known yet whether the TrainingJob CRD is installed",
                 "pods": "they are not listed yet",
                 "jobs": "they are not listed yet",
                 "lease": "it is not known yet who leads",
@@ -79,7 +79,7 @@ class Operator:
             counts=self._counts,
         )
         self._api = api.guarded(budget=None, fence=None, observe=self.metrics.requested)
-        # The API server's, for what is written by one process is counted from by another.
+        # The API server's: times that one process writes are compared by another.
         clock = api.time
         provenance = Provenance(clock)
         self.lease: Lease | Unelected = Unelected()
@@ -188,13 +188,13 @@ class Operator:
                 self._controller = self._sweep_controller = self._looking = None
                 if self._intake is not None:
                     self._intake.dismiss()
-                self.registry.clear()  # the next leader tells agents other things under the same revisions
+                self.registry.clear()  # the next leader sends other commands under the same revisions
             if isinstance(ended, Exception):
                 raise ended
             _log.warning("the lease could not be renewed in time: nothing is written until it is")
 
     async def _govern(self) -> None:
-        """Lead for one term, with a new controller: silence before it began proves nothing."""
+        """Lead for one term, with a new controller: the silence of an agent before it began proves nothing."""
         known = self._synced.is_set
         controller = Controller(
             self.cluster,
@@ -345,12 +345,12 @@ class Operator:
     def _counts(self) -> Iterable[tuple[str, str, float]]:
         yield "torchyard_sweeps", "Sweeps that can be run.", sum(1 for _ in self.sweeps)
         yield "torchyard_pods", "Pods of jobs.", len(self.cluster.tracked)
-        yield "torchyard_pods_forged", "Pods that pretend to be a job's.", len(self.cluster.tracked.forged())
+        yield "torchyard_pods_forged", "Pods that claim to belong to a job.", len(self.cluster.tracked.forged())
         yield "torchyard_api_writes_waiting", "Writes that wait for the budget.", self._budget.waiting
         yield "torchyard_api_write_rate", "Writes a second that the budget allows now.", self._budget.rate
         yield "torchyard_events_dropped_total", "Events that were not written.", self.cluster.recorder.dropped
         yield "torchyard_intake_connections", "Connections of agents.", self._intake.connections if self._intake else 0
-        yield "torchyard_intake_held", "Polls that wait for news.", self.registry.held
+        yield "torchyard_intake_held", "Long polls in progress.", self.registry.held
         for name, value in {**vars(self.registry.counters), **vars(self._tokens.counters)}.items():
             yield f"torchyard_intake_{name}_total", f"Intake: {name.replace('_', ' ')}.", value
 

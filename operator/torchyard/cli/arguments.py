@@ -14,20 +14,20 @@ T = TypeVar("T")
 SEPARATOR = "--"
 RUN_NAME = "NAME"
 SWEEP_NAME = "SWEEP"
-"""Metavars of arguments that name a run, or a sweep; completion goes by them."""
+"""Metavars of arguments that name a run or a sweep, by which completion recognises them."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses a wrong command line as everything else here is refused, and abbreviates nothing."""
+    """Reports a wrong command line like any other error, and accepts no abbreviations."""
 
     trailing = ""
-    """Where the words after `--` are stored; empty: the command has no use for them."""
+    """Where the words after `--` are stored; empty: the command takes none."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the words up to `--`; those after it are not ours to interpret."""
+        """Parse the words up to `--`; those after it belong to the program."""
         words = list(args)
         cut = words.index(SEPARATOR) if self.trailing and SEPARATOR in words else len(words)
         found, unknown = super().parse_known_args(words[:cut], namespace)
@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Refuse the command line."""
+        """Raise the error as one of the command line."""
         fix = f"`{self.prog} --help` explains it"
         if self.trailing and message.startswith("unrecognized arguments"):
             fix = f"options of your program come after `--`: `{self.prog} train.py -- --lr 1e-3`; {fix}"
@@ -60,7 +60,7 @@ def output(parser: argparse.ArgumentParser, *forms: str, help: str) -> None:  # 
 
 
 def sets(parser: argparse.ArgumentParser) -> None:
-    """--set PATH=VALUE, as often as one likes."""
+    """--set PATH=VALUE, repeatable."""
     parser.add_argument(
         "--set",
         dest="sets",
@@ -79,14 +79,14 @@ def quiet(parser: argparse.ArgumentParser) -> None:
 def natural(text: str) -> int:
     """Return a whole number from 0 on."""
     if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 
 def counted(text: str) -> int:
     """Return a whole number from 1 on."""
     if natural(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
 
@@ -105,7 +105,7 @@ def ask(
         name: of the job, None: no single one is meant.
         context: what --context says.
         namespace: what -n says.
-        waits: whether the work takes its time on this machine too, following a run for instance.
+        waits: whether the work may take long on this machine, too, such as following a run.
 
     Raises:
         TorchYardError: there is no cluster, it does not answer, or it refuses.

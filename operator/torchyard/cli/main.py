@@ -43,13 +43,13 @@ COMMANDS: dict[str, Command] = {
     "logs": Command("inspect", "Show the output of a job's ranks."),
     "diff": Command("inspect", "Show in what two jobs differ: specification, code, packages, metrics."),
     "events": Command("inspect", "Show what happened to a job."),
-    "wait": Command("inspect", "Wait until a job is over, or got somewhere else."),
+    "wait": Command("inspect", "Wait until a job has ended or reached another state."),
     "fetch": Command("collect", "Bring a file or folder of a job home: its export, its weights, its curves."),
     "stacks": Command("collect", "Show where each rank of a running job stands: the stacks of its threads."),
     "profile": Command("collect", "Record some steps of a running job: a trace, or its memory."),
     "stop": Command("lifecycle", "Save a run of this machine and stop it."),
     "suspend": Command("lifecycle", "Save a job and give its pods up."),
-    "resume": Command("lifecycle", "Go on with a job that was stopped, suspended or interrupted."),
+    "resume": Command("lifecycle", "Continue a job that was stopped, suspended or interrupted."),
     "rm": Command("lifecycle", "Delete a run of this machine with its logs and checkpoints."),
     "delete": Command("lifecycle", "Delete a job with its pods."),
     "gpus": Command("gpus", "List the GPUs of this machine, or choose among them."),
@@ -57,7 +57,7 @@ COMMANDS: dict[str, Command] = {
     "dataset": Command("dataset", "Show what a dataset holds, and look for bad data."),
     "doctor": Command("doctor", "Look at a cluster: is all there that jobs need?"),
     "demo": Command("demo", "Train a small model on two local nodes and show what it learned."),
-    "operator": Command("operator", "Look after the TrainingJobs of a cluster."),
+    "operator": Command("operator", "Reconcile the TrainingJobs of a cluster."),
     "crd": Command("operator", "Print the CustomResourceDefinition of TrainingJob."),
     "completion": Command("completion", "Print the completion script of a shell."),
     "version": Command("operator", "Print the version."),
@@ -203,7 +203,7 @@ Options:
   --help     Show this text; `{PROGRAM} COMMAND --help` explains a command.
 
 A name means the run of this machine ($TORCHYARD_HOME, default ~/.torchyard) if there is one, else the job of
-the cluster that kubectl would speak to; -n NAMESPACE and --context CONTEXT mean the cluster.
+the cluster of kubectl's current context; -n NAMESPACE and --context CONTEXT mean the cluster.
 Exit codes: 0 succeeded, 1 failed, 64 invalid input, 75 saved and stopped."""
 
 

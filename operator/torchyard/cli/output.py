@@ -1,6 +1,6 @@
 """Output of the command line: data on stdout, everything else on stderr, through one filter.
 
-Names of files, messages of pods, lines of logs: whatever a job can write may hold escape sequences.
+Names of files, messages of pods, lines of logs: all texts that a job can write may hold escape sequences.
 Therefore the streams themselves pass only text, line breaks and tabs. A view that draws on a terminal gets the stream
 below, and filters the text that it draws.
 """

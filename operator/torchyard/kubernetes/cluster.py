@@ -34,7 +34,7 @@ from torchyard.reconcile.ports import Key, NameTaken, Refused, Unavailable
 
 CONFIRM_SECONDS = 5.0
 MAX_REPORTS = 20  # of forged pods at a time
-PREDECESSOR_SECONDS = 3.0  # a pod that stops is gone soon, which no news of this job will tell
+PREDECESSOR_SECONDS = 3.0  # a stopping pod is gone soon, and no event of this job reports it
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class KubeCluster:
         api: for writes: within the budget, behind the fence.
         jobs: as they were seen.
         site: what every pod of this installation shares; may be replaced when the intake's certificates are.
-        namespaces: that are looked after; none: all.
+        namespaces: the watched ones; none: all.
         changed: called with the key of a job when one of its pods or a node under them changed, and with the seconds
             in which more of the same is to be expected.
         gone: called with the uid of a pod whose object is gone.
@@ -267,7 +267,7 @@ class KubeCluster:
         try:
             answer = await self._api.request("GET", f"{_pods(job)}/{name}")
         except NotFound as error:
-            raise Conflict(f"pod {name} went while it was looked at") from error
+            raise Conflict(f"pod {name} was deleted while it was read") from error
         pod = self._pod.decode(answer)
         record = read(pod)
         if record is None or record.job_name != job.metadata.name or not self._made(record):
@@ -316,14 +316,14 @@ class KubeCluster:
         if position >= self._unconfirmed[job.metadata.uid]:
             del self._unconfirmed[job.metadata.uid]
         elif position > before:
-            self._confirm_later(job)  # late, and catching up: lists would hold a busy server up even more
+            self._confirm_later(job)  # late, and catching up: lists would slow a busy server down even more
         else:
             del self._unconfirmed[job.metadata.uid]
             self._begin(self._refresh(job))
 
     async def _refresh(self, job: TrainingJob) -> None:
-        _log.warning("%s/%s: the watch of pods stands still, its pods are listed", *job.key)
-        with contextlib.suppress(Unavailable, Rejected, NotFound, Gone):  # the watch goes on in any case
+        _log.warning("%s/%s: the watch of pods has stalled, its pods are listed", *job.key)
+        with contextlib.suppress(Unavailable, Rejected, NotFound, Gone):  # the watch continues in any case
             await self.tracked.refresh(job.metadata.namespace, f"{names.JOB_UID}={job.metadata.uid}", job.metadata.uid)
 
     async def _reread(self, job: TrainingJob, path: str) -> None:

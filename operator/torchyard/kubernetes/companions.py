@@ -74,7 +74,7 @@ class Companions:
             self._checked.popitem(last=False)
 
     async def _apply_policy(self, job: TrainingJob, peers: tuple[dict[str, Any], ...]) -> None:
-        """Write the policy, whatever was under its name: it holds the uid of the job, and nothing else needs it."""
+        """Write the policy over any other of its name: the name holds the uid of the job, and nothing else needs it."""
         path = f"/apis/networking.k8s.io/v1/namespaces/{job.metadata.namespace}/networkpolicies"
         manifest = network_policy(job, peers)
         await self._api.request(
@@ -108,7 +108,7 @@ class _Service(Struct, frozen=True):
 def _foreign(found: _Service, job: TrainingJob, spec: dict[str, Any]) -> str | None:
     """Return why this is not the Service that the operator would create, None if it is.
 
-    Its content counts, not who says to have created it: a signature would still hold after the selector was changed.
+    Its content counts, not the creator that it names: a signature would still hold after the selector was changed.
     """
     owner = found.metadata.controller
     if owner is None or not owner.is_job(name=job.metadata.name, uid=job.metadata.uid):

@@ -1,7 +1,7 @@
 """One leader by a Lease, and the fence before its writes.
 
 A leader renews every 2 s and counts itself leader for 9 s from the moment it *sent* the last renewal that succeeded; a
-candidate takes a lease that it has seen unchanged for 13 s. Both measure on their own clock, one that goes on while a
+candidate takes a lease that it has seen unchanged for 13 s. Both measure on their own clock, one that counts while a
 machine sleeps, and never compare times of different machines. So a leader that is cut off or stopped ends its writing
 at least 4 s before its lease can be taken, longer than anything handed to its kernel stays undelivered (client.py).
 A killed leader is replaced within 15 s, one that stops cleanly releases its lease and is replaced within a second.
@@ -32,8 +32,8 @@ _log = logging.getLogger(__name__)
 class Terms(Struct, frozen=True, kw_only=True):
     """Times of the election, in seconds."""
 
-    lease: int = 13  # a candidate takes what it has seen unchanged for so long
-    writing: float = 9.0  # a leader writes for so long after it sent its last good renewal
+    lease: int = 13  # a candidate takes a lease that it has seen unchanged for this long
+    writing: float = 9.0  # a leader writes for this long after it sent its last successful renewal
     renew: float = 2.0
     look: float = 1.0  # how often a candidate looks
     answer: float = 4.0  # how long one request may take
@@ -60,18 +60,18 @@ class _Lease(Struct, frozen=True, kw_only=True):
 
 
 class DeposedError(Exception):
-    """Another process holds the lease that was ours."""
+    """Another process took over the lease of this one."""
 
 
 class Lease:
-    """Our claim to one Lease object.
+    """The claim of this process to one Lease.
 
     Args:
         api: not behind the fence this makes.
         namespace: of the Lease.
         name: of the Lease.
         identity: of this process; a process of the same identity takes its own lease over at once.
-        terms: how long things last.
+        terms: times of the election.
         public_key: published in the Lease once this process leads.
         learned: called with the public keys of all leaders, before this process leads and whenever they change.
         clock: seconds that never jump.
@@ -123,19 +123,19 @@ class Lease:
             await self._gained.wait()
 
     async def lapsed(self) -> None:
-        """Wait until this process may not write any more, by whatever cause."""
+        """Wait until this process may not write any more, for any reason."""
         while (left := self._until - self._clock()) > 0:  # noqa: ASYNC110 -- renewals move the time
             await asyncio.sleep(left)
 
     async def known(self) -> None:
-        """Wait until it was once seen who leads."""
+        """Wait until the leader is known."""
         await self._known.wait()
 
     async def run(self) -> None:
         """Claim the lease and keep it until cancelled.
 
         Raises:
-            DeposedError: we led, and another process leads now. What this one remembers is worth nothing.
+            DeposedError: we led, and another process leads now. The memory of this one is out of date.
         """
         logged = ""
         while True:
@@ -155,7 +155,7 @@ class Lease:
         """Release the lease, so that another process need not wait; nothing may be written any more.
 
         Raises:
-            Unavailable, Conflict, NotFound, Rejected: it could not be given up and will be taken when its time is over.
+            Unavailable, Conflict, NotFound, Rejected: it could not be released and expires by itself.
         """
         self._until = float("-inf")
         try:
@@ -176,7 +176,7 @@ class Lease:
         if holder not in {"", self.identity}:
             if self._was_leader:
                 self._until = float("-inf")
-                raise DeposedError(f"{holder} holds the lease that was {self.identity}'s")
+                raise DeposedError(f"{holder} took over the lease of {self.identity}")
             left = self._since + (seen.spec.lease_duration_seconds or self._terms.lease) - self._clock()
             if left > 0:
                 return min(left, self._terms.look)
@@ -310,7 +310,7 @@ class LeaderLabel:
         api: not behind a fence: a process that stops removes its label when it no longer leads.
         namespace: of the operator.
         pod: name of the pod this process runs in.
-        fence: keeps a process that leads no more from calling agents to itself.
+        fence: keeps a process that no longer leads from attracting agents.
     """
 
     def __init__(self, api: Api, *, namespace: str, pod: str, fence: Fence) -> None:
@@ -319,7 +319,7 @@ class LeaderLabel:
         self._folder = f"/api/v1/namespaces/{namespace}/pods"
 
     async def move_here(self) -> None:
-        """Set it here and nowhere else; tries until it is so."""
+        """Set the label on this pod only; retry until that succeeds."""
         logged = ""
         while True:
             try:

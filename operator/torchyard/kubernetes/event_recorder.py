@@ -59,7 +59,7 @@ class Recorder:
         self._added.set()
 
     def _repeats(self, job: Subject, event: EmitEvent | SweepEvent, now: float) -> bool:
-        """Return whether this very warning was given a moment ago: what comes and goes is one trouble, not hundreds."""
+        """Return whether the same warning was recorded a moment ago: a problem that comes and goes is one event."""
         what = (job.metadata.uid, event.reason, event.message)
         if now - self._warned.get(what, -REPEAT_SECONDS) < REPEAT_SECONDS:
             return True

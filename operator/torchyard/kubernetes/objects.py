@@ -1,4 +1,4 @@
-"""The parts of Kubernetes objects that we read; whatever else an object holds is never decoded, nor kept in memory."""
+"""The parts of Kubernetes objects that we read; all other fields are neither decoded nor kept in memory."""
 
 from typing import Generic, TypeVar
 
@@ -259,7 +259,7 @@ class SeenMeta(Read, frozen=True, kw_only=True, gc=False):
 
 
 class Seen(Read, frozen=True, kw_only=True, gc=False):
-    """The fields of every event, whatever its object is."""
+    """The fields of an event of any object."""
 
     metadata: SeenMeta = SeenMeta()
 

@@ -53,7 +53,7 @@ class Provenance:
         self.trust((self.public_key,))
 
     def trust(self, public_keys: Iterable[str]) -> None:
-        """Accept signatures by these keys too; what is not a key is ignored."""
+        """Accept signatures by these keys, too; invalid keys are ignored."""
         added = False
         for text in public_keys:
             if text not in self._keys and (key := key_from(text)) is not None:

@@ -106,7 +106,7 @@ class LocalCluster:
         return self._pods.idle
 
     async def authenticate(self, token: str) -> str | None:
-        """Return the pod that this token speaks for."""
+        """Return the pod that this token identifies."""
         return self._pods.token_owner(token)
 
     def read_tokens(self) -> None:
@@ -145,6 +145,6 @@ class LocalCluster:
         await self._pods.kill()
 
     async def close(self) -> None:
-        """Stop watching. Pods that live go on without us."""
+        """Stop watching. Living pods continue without this process."""
         await self._pods.close()
         await self._events.close()

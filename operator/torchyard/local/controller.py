@@ -104,7 +104,7 @@ class _Run:
                 await asyncio.wait([controlling], timeout=LAST_SECONDS)
                 self._show()
             except BaseException:
-                # Nobody is left who could stop them; checkpoints are, and the next `run` goes on from there.
+                # No process is left that could stop them; the next `run` continues from the checkpoints.
                 await self.cluster.kill_pods()
                 raise
             finally:

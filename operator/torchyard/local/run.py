@@ -40,7 +40,7 @@ class RunFolder(Struct, frozen=True):
 
     @property
     def job_file(self) -> Path:
-        """The object but its status: apiVersion, kind, metadata, spec."""
+        """The object without its status: apiVersion, kind, metadata, spec."""
         return self.path / "job.yaml"
 
     @property
@@ -92,7 +92,7 @@ def run_folder(name: str, home: Path | None = None) -> RunFolder:
 def write_atomic(path: Path, data: bytes) -> None:
     """Replace a file: a reader, or a crash at any moment, finds the old content or the new one, never a mixture.
 
-    It is this user's alone (0600): job files and what is made of them may hold secrets.
+    Only this user may read it (0600): job files and files derived from them may hold secrets.
     """
     import tempfile  # noqa: PLC0415 - slow, and those who only read need none
 
@@ -106,7 +106,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a write that fails does not say where
+            error.filename = str(path)  # the error of a failed write names no path
         raise
     _sync_folder(path.parent)
 

@@ -50,7 +50,7 @@ CONDEMNED = "."
 
 
 class Aside(NamedTuple):
-    """Where a finished run was moved; `deleted`: the oldest ones of its name, which are more than are kept."""
+    """Where a finished run was moved; `deleted`: the oldest runs of its name, beyond the number that is kept."""
 
     folder: RunFolder
     deleted: tuple[Path, ...]
@@ -69,7 +69,7 @@ class RunBusyError(ValueError):
 
 
 class RunExistsError(ValueError):
-    """A run of that name is under way with another spec; `fields`: what differs."""
+    """An unfinished run of that name has another spec; `fields`: what differs."""
 
     def __init__(self, name: str, fields: list[str], resumable: bool) -> None:
         resumed = f" (and `--set checkpoint.resumeFrom={name}` to go on from its checkpoint)" if resumable else ""
@@ -81,7 +81,7 @@ class RunExistsError(ValueError):
 
 
 class OtherFolderError(ValueError):
-    """A run of that name is under way in another folder: the same words mean another program there."""
+    """An unfinished run of that name was started in another folder, where the same command is another program."""
 
     def __init__(self, name: str, folder: str) -> None:
         super().__init__(
@@ -91,7 +91,7 @@ class OtherFolderError(ValueError):
 
 
 class LogFile(NamedTuple):
-    """Output of one process of a run; `rank` is None for what agent and keeper say."""
+    """Output of one process of a run; `rank` is None for the agent and the keeper."""
 
     pod: str
     rank: int | None
@@ -108,8 +108,8 @@ def list_runs(home: Path | None = None) -> list[RunFolder]:
 
 
 def expire_runs(home: Path | None = None) -> list[str]:
-    """Delete the runs whose `spec.ttlAfterFinished` is over; their names. Nothing does so between commands."""
-    for left in ((home or home_folder()) / "runs").glob(f"{CONDEMNED}*"):  # who was deleting it died over it
+    """Delete the runs whose `spec.ttlAfterFinished` has passed; return their names. Only commands do this."""
+    for left in ((home or home_folder()) / "runs").glob(f"{CONDEMNED}*"):  # the process that deleted it died
         shutil.rmtree(left, ignore_errors=True)
     expired = []
     for folder in list_runs(home):
@@ -121,7 +121,7 @@ def expire_runs(home: Path | None = None) -> list[str]:
 
 
 def expire_run(folder: RunFolder, job: TrainingJob) -> bool:
-    """Delete the run, whose job was read just now, if its time is over and it is not controlled; whether it is gone."""
+    """Delete the run of a job just read if its TTL has passed and no process controls it; return whether it is gone."""
     if not is_expired(job):
         return False
     try:
@@ -133,7 +133,7 @@ def expire_run(folder: RunFolder, job: TrainingJob) -> bool:
 
 
 def is_expired(job: TrainingJob) -> bool:
-    """Return whether the job's time after its end is over."""
+    """Return whether `spec.ttlAfterFinished` of the job has passed."""
     ttl, completed = job.spec.ttl_after_finished, job.status.completion_time
     return ttl is not None and completed is not None and time.time() >= completed + ttl
 
@@ -141,7 +141,7 @@ def is_expired(job: TrainingJob) -> bool:
 def discard_run(folder: RunFolder, uid: str) -> None:
     """Remove the run of this uid with all that it holds, and nothing if another one has its name by now.
 
-    Call it as the one who controls the run. The name is free at once; the files may take a while.
+    The caller must control the run. The name is free at once; the files may take a while.
     """
     with contextlib.suppress(NoRunError), editing(folder):
         with contextlib.suppress(ValueError):  # a damaged file does not belong to another run
@@ -149,7 +149,7 @@ def discard_run(folder: RunFolder, uid: str) -> None:
             if job is not None and job.metadata.uid != uid:
                 return
         _end_pods(folder)
-        # Beside it, not in `old`: a full disk may have no room for another folder, and this is how it gets some.
+        # Beside it, not in `old`: a full disk may have no room for another folder, and deleting makes space.
         condemned = folder.path.rename(folder.path.with_name(f"{CONDEMNED}{folder.name}.{uid}"))
         shutil.rmtree(condemned, ignore_errors=True)
 
@@ -162,7 +162,7 @@ def create_run(
 ) -> TrainingJob:
     """Create the run of a job file, or continue the one that exists.
 
-    An unfinished run with the same spec goes on from its newest checkpoint. A finished one starts over, whatever its
+    An unfinished run with the same spec continues from its newest checkpoint. A finished one starts over, whatever its
     spec: it moves to `$TORCHYARD_HOME/old/<name>/<time of its end>`, where the newest `KEPT_ASIDE` stay. Of several
     processes that make the same run at the same time, one makes it and the others find it.
 
@@ -245,7 +245,7 @@ def control(folder: RunFolder) -> Iterator[None]:
     if lock is None:
         raise RunBusyError(folder.name, is_controlled(folder) or 0)
     try:
-        with contextlib.suppress(OSError):  # on a full disk it stays nameless
+        with contextlib.suppress(OSError):  # on a full disk the pid is missing
             os.ftruncate(lock, 0)
             os.pwrite(lock, str(os.getpid()).encode(), 0)
         yield
@@ -322,7 +322,7 @@ def put_aside(folder: RunFolder, job: TrainingJob) -> Aside:
     shelf.mkdir(mode=0o700, parents=True, exist_ok=True)
     completed = job.status.completion_time
     path = folder.path.rename(_free(shelf, completed if completed is not None else time.time()))
-    # What was put aside just now is never deleted, whatever its time.
+    # The run that was just moved is never deleted, whatever its time.
     others = sorted(each for each in shelf.iterdir() if each != path)
     deleted = tuple(others[: max(0, len(others) + 1 - KEPT_ASIDE)])
     for each in deleted:

@@ -1,1 +1,1 @@
-"""The engine: what was seen -> what to do. `plan` is pure; the queue, executor and status writer carry it out."""
+"""Decide what to do about a job from what was observed. `plan` is pure; `loop` executes what it returns."""

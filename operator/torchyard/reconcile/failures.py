@@ -32,7 +32,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     step: int | None = None
     message: str = ""
     next_micro_batch: int | None = None  # out of GPU memory only
-    start_attempts: int = 0  # its container never started; so many times in a row end the job
+    start_attempts: int = 0  # its container never started; this many times in a row end the job
     cause: Cause = Cause()
 
 
@@ -72,7 +72,7 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
     if ended is not None:
         return _worker_failed(node_rank, pod, ended, classified=_classified(view, ended))
     if pod is None:
-        proof = f"the pod of index {node_rank} is gone, and nothing says why"
+        proof = f"the pod of index {node_rank} is gone for an unknown reason"
         return _lost(node_rank, None, Reason.POD_LOST, proof, view.now)
     if pod.phase == "Succeeded" and not pod.exit_code:
         return Outcome(rank=node_rank, state="done", reason=Reason.COMPLETED, code=0, time=pod.finished or view.now)
@@ -81,7 +81,7 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
     if node_lost(view, pod):
         return _lost(node_rank, pod, Reason.NODE_LOST, "neither the node nor the agent answers", view.now)
     if pod.unconfirmed:
-        return Outcome(rank=node_rank, state="running")  # the answer of the API server will give a better cause
+        return Outcome(rank=node_rank, state="running")  # the answer of the API server will name a better cause
     if pod.deleting and (agent is None or not agent.connected):
         known = Reason.POD_LOST if pod.reason == Reason.POD_LOST else pod.displaced
         why = pod.message if known is not None else "its pod is being deleted"
@@ -153,7 +153,9 @@ def _without_old_mark(view: View, pod: Pod) -> Pod:
     known = any(each is not None and (each.class_, each.pod) == (Reason.OOM_KILLED, pod.name) for each in causes)
     if not known or pod.reason != Reason.OOM_KILLED:
         return pod
-    return replace(pod, reason="", message="its container ended; OOMKilled is what it is called since an earlier round")
+    return replace(
+        pod, reason="", message="its container ended; it is still marked OOMKilled because of an earlier round"
+    )
 
 
 def gang_differs(unlike: str, now: float) -> Outcome:
@@ -200,8 +202,8 @@ def _where(cause: Cause) -> list[str]:
 
 
 def _bare_exit(said: str, code: int | None) -> str:
-    """Return what an exit code tells of a program that raised nothing: a number that the program chose."""
-    known = said or f"exit code {code}"  # what the agent knows of it: 126 and 127 are those of shells
+    """Return the evidence for a program that ended without an exception: only the exit code that it chose."""
+    known = said or f"exit code {code}"  # described by the agent: 126 and 127 are those of shells
     meaning = "" if code in {None, 1, 126, 127} else ", whose meaning only the program knows"
     return f"{known}{meaning}; no exception was reported"
 

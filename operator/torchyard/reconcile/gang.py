@@ -34,7 +34,7 @@ from torchyard.reconcile.observed import (
 
 CLEANUP_SECONDS = 30.0
 TAKEN_SPREAD = 97
-RELEASED = Reason.GANG_INCOMPLETE  # no pods until the pause is over: only some of them could be scheduled
+RELEASED = Reason.GANG_INCOMPLETE  # no pods until the pause has ended: only some of them could be scheduled
 FUTILE = Reason.CLUSTER_TOO_SMALL  # likewise, and waiting does not help: the nodes cannot hold the gang
 
 
@@ -151,7 +151,7 @@ def _images(view: View, status: TrainingJobStatus) -> Images | None:
 
 
 def pause_end(view: View, status: TrainingJobStatus) -> float | None:
-    """Return until when a released gang is not recreated; None: it was not released, or the pause is over."""
+    """Return when a released gang may be recreated; None: it was not released, or the pause has ended."""
     due = status.rendezvous.next_round_time
     return due if status.rendezvous.released and due is not None and view.now < due else None
 
@@ -190,16 +190,16 @@ def _deletion_reason(view: View, status: TrainingJobStatus, pod: Pod, wanted: in
     if pod.index >= wanted:
         return "the gang is smaller now"
     if is_outdated(view, status, pod):
-        return "what it runs is not what the gang is to run"
+        return "it was created from an older spec than the gang"
     if is_suspect(status, pod):
         return "its hardware is suspected"
     if is_spent(view, status, pod):
-        return "its round is over, and without an agent it can take part in no other"
+        return "its round has ended, and without an agent it cannot take part in another one"
     if not pod.alive:
         return "it ended too early"
     if cannot_start(view, pod):
         return "its container cannot be started"
-    return "another pod stands for this index" if pod.index in held else "its node does not answer"
+    return "another pod has this index" if pod.index in held else "its node does not answer"
 
 
 def _deletable(view: View, pod: Pod) -> bool:

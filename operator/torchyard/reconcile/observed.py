@@ -75,7 +75,7 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
     step: int | None = None
     next_micro_batch: int | None = None  # out of GPU memory: the micro-batch to try, 0 if there is no smaller one
     out_of_memory: bool = False  # the kernel killed it for lack of memory
-    classified: bool = False  # the agent or a failure file says that `code` is one of the table of exit codes
+    classified: bool = False  # according to the agent or a failure file, `code` is from the table of exit codes
 
 
 class RoundExit(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -176,7 +176,7 @@ class View(Struct, frozen=True, kw_only=True):
     since: float = 0.0
     """When this process first looked at the job. Older silence proves nothing: no operator was listening."""
     term: float = math.inf
-    """Since when this process, and no other, decides."""
+    """Since when this process has been the leader."""
     refusal: Refusal | None = None
     name_taken: bool = False
     """Whether the last try to create a pod met one of the same name that is not the job's."""
@@ -289,7 +289,7 @@ def is_suspect(status: TrainingJobStatus, pod: Pod) -> bool:
 
 
 def is_spent(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
-    """Return whether the round of a pod without an agent is over for the gang, even if the pod itself still trains."""
+    """Return whether the round of a pod without an agent has ended for the gang, even if the pod still trains."""
     former = pod.uid in status.rendezvous.members or pod.incarnation < status.incarnation
     return view.agentless and not status.rendezvous.open and former
 

@@ -113,7 +113,7 @@ def _held(view: View) -> tuple[Action, ...]:
 
 
 def _is_first_gang(view: View, status: TrainingJobStatus, creates: tuple[CreatePod, ...]) -> bool:
-    """Return whether these are the first pods of a new job, whose names any process would choose alike.
+    """Return whether these are the first pods of a new job, whose names every process would choose.
 
     An older job that looks new may have a status that this process has not seen: the write's precondition will fail. A
     job created since this process leads has no other history. A refusal of the cluster is reported before a retry.
@@ -125,7 +125,7 @@ def _is_first_gang(view: View, status: TrainingJobStatus, creates: tuple[CreateP
 
 
 def _only_waits(view: View, status: TrainingJobStatus) -> bool:
-    """Return whether this is a job's first status and only says what the job waits for.
+    """Return whether this is a job's first status and only reports what the job waits for.
 
     A clock that was set back must not delay it further.
     """

@@ -113,7 +113,7 @@ def _of_budget(
 
 def _repeats(cause: Outcome, earlier: list[Attempt], end_step: int) -> bool:
     """Return whether user code raised the same exception at the same step before; signals and outages do not count."""
-    # Two equal exit codes need not be the same error, but for those by which a shell says what it could not start.
+    # Two equal exit codes need not be the same error, except 126 and 127, with which a shell reports a missing command.
     known = cause.cause.exception not in {"", f"exit code {cause.cause.exit_code}"}
     if not cause.reason.repeatable or not known or cause.secondary:
         return False

@@ -23,7 +23,7 @@ STOP_SECONDS = 10.0  # beyond the grace period: how long agents may take to stop
 
 
 class Barrier(Struct, frozen=True, kw_only=True):
-    """The members that are ready for the next round, in rank order; `waiting` says what the others lack."""
+    """The members that are ready for the next round, in rank order; `waiting` names what the others lack."""
 
     ready: tuple[tuple[Pod, Agent], ...]
     waiting: tuple[str, ...]
@@ -135,7 +135,7 @@ def timed_out(seen: Observed, status: TrainingJobStatus) -> tuple[Outcome | None
 def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     """Return the members of the open round if none is connected any more, or when their silence becomes significant.
 
-    One connected member is enough to know how training goes; without any, the figures are out of date.
+    One connected member is enough to observe training; without any, the figures are out of date.
     """
     members = status.rendezvous.members
     agents = [agent for uid in members if (agent := view.agents.get(uid)) is not None]
@@ -144,7 +144,7 @@ def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
         return "", None
     listening = 0.0 if view.job.status.rendezvous.silent else view.since
     due = max([listening, *(agent.seen for agent in agents)]) + SILENT_AGENT_SECONDS
-    return (f"{', '.join(mute[:3])}; whether they train is not known", None) if view.now >= due else ("", due)
+    return (f"{', '.join(mute[:3])}; it is not known whether they train", None) if view.now >= due else ("", due)
 
 
 def workers_unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
@@ -298,7 +298,7 @@ def _shortage(pod: Pod | None, agent: Agent | None) -> str:
     if agent.state != "ready":
         return f"{pod.name}: agent {agent.state}"
     # It may have begun its last command without having reported it.
-    return "" if agent.current else f"{pod.name}: agent has not obeyed yet"
+    return "" if agent.current else f"{pod.name}: agent has not confirmed its last command"
 
 
 def without_waits(meet: Rendezvous) -> Rendezvous:

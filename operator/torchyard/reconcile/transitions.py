@@ -21,7 +21,7 @@ from torchyard.reconcile.status.progress import counts_anew, running, silent_sta
 from torchyard.reconcile.waiting import with_pending_reason
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
-FILES_GONE = "its files go with its pods, spec.checkpoint.volume names no claim"
+FILES_GONE = "its files are lost with its pods, since spec.checkpoint.volume names no claim"
 # Delay before a pod that was not charged is replaced, unless it lived longer.
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS = 2.0, 30.0
 
@@ -196,7 +196,7 @@ def _close(seen: Observed, status: TrainingJobStatus, cause: Outcome, outcomes: 
             advice=cause.reason.next_step,
         )
     if decision.micro_batch is not None:
-        proof = f"{proof}, going on with micro-batches of {decision.micro_batch}"
+        proof = f"{proof}, continuing with micro-batches of {decision.micro_batch}"
     message = say(cause.reason, proof)
     status = replace(status, state=State.RECOVERING, reason=cause.reason, message=message)
     event = EmitEvent(type="Warning", reason=cause.reason, message=f"Round {status.round} ended: {message}"[:1024])

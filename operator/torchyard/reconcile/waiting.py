@@ -58,7 +58,7 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
             status, State.STARTING, Reason.AGENT_SILENT if silent else Reason.WAITING_FOR_AGENTS, silent or evidence
         )
     mute = _unanswered(view, status)
-    evidence = f"no pod for more than {UNANSWERED_SECONDS:g} s, and no reason why" if mute else evidence
+    evidence = f"no pod for more than {UNANSWERED_SECONDS:g} s, for an unknown reason" if mute else evidence
     return with_reason(status, State.PENDING, Reason.PODS_NOT_CREATED if mute else Reason.WAITING_FOR_PODS, evidence)
 
 
@@ -117,7 +117,7 @@ def _what_for(pod: Pod) -> str:
         return f"{pod.reason}: {pod.message}"
     if pod.node:
         return f"node {pod.node} pulls its images and creates its containers"
-    return "no scheduler has placed it yet"
+    return "no scheduler has assigned a node yet"
 
 
 def start(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[str, float | None]:

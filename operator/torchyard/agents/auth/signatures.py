@@ -1,6 +1,6 @@
 """Verification of tokens with the API server's public keys, so that a new gang or a new leader costs no requests.
 
-A signature can only confirm a token. Whatever cannot be confirmed here (no keys, an unknown key, another issuer, any
+A signature only confirms a token. A token that cannot be confirmed here (no keys, an unknown key, another issuer, any
 other doubt) is reviewed by the API server (docs/decisions/0019-token-signatures.md).
 """
 

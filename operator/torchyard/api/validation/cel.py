@@ -53,7 +53,7 @@ def _numbers(schema: Schema) -> Iterator[Schema]:
 def change_rules(spec_schema: Schema) -> list[dict[str, str]]:
     """Return the rules, of the whole object, of what may change in a spec that exists.
 
-    One rule a field was the most costly part of a status write. So many fields are compared at once first, and the
+    A rule for each field was the costliest part of a status write. So many fields are compared at once first, and the
     words, which name those that changed, are put together where a rule is broken.
     """
     kinds = ([each for each in FIXED if each.in_cel and each.unless_suspended is kind] for kind in (False, True))

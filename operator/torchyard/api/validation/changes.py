@@ -1,6 +1,6 @@
 """What may change in a job that exists: one table, judged in Python and, as transition rules, by the API server.
 
-What is learnt never changes: that is another job. How it runs changes only while the job is suspended, because a round
+What is trained never changes: that is another job. How it runs changes only while the job is suspended, because a round
 has one size and one environment. Time-outs, budgets and `suspend` itself may change at any time.
 """
 
@@ -85,7 +85,7 @@ FIXED: tuple[Fixed, ...] = (
         )
     ),
 )
-# How many pods there are says nothing of what each of them runs: a gang grows and shrinks by pods.
+# The number of pods does not change what each of them runs: a gang grows and shrinks by pods.
 NOT_OF_A_POD = frozenset({"nodes"})
 # May change at any time; every other field of this version is fixed.
 FREE = (

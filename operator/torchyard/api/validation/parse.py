@@ -59,7 +59,7 @@ def parse_job(
 
     Args:
         document: as decoded from JSON.
-        before: what was made of this object the last time: a spec of the same generation is not read again.
+        before: the former entry of this object: a spec of the same generation is not read again.
     """
     metadata = metadata_of(document)
     if metadata is None:

@@ -10,7 +10,7 @@ from torchyard.api.spec_workload import EnvVar, Parallelism
 from torchyard.api.validation.rules import Rule, one_source
 
 RESERVED_ENV_PREFIXES = ("PET_", "TORCHYARD_", "TORCHELASTIC_", "MASTER_")
-"""The one name of ours that a user may set: `0` turns the counting of steps in programs that report nothing off."""
+"""The only reserved name that a user may set: `0` turns off the counting of steps in programs that report nothing."""
 RESERVED_ENV = (
     "GROUP_RANK",
     "GROUP_WORLD_SIZE",
@@ -77,7 +77,7 @@ PROGRAM: tuple[Rule, ...] = (
         scope="",
         field="metrics.totalSteps",
         what="a built-in trainer reports its steps itself",
-        fix="leave it out; trainer.params says how long it trains",
+        fix="leave it out; trainer.params sets how long it trains",
         holds=lambda spec: spec.trainer is None or spec.metrics.total_steps is None,
         cel="!has(self.trainer) || !has(self.metrics.totalSteps)",
         reads=("trainer",),

@@ -20,7 +20,7 @@ from torchyard.api.values import FORMS, MAX_DEPTH, TEXT_PATTERN
 
 Report = Callable[[str, At, str, str], None]  # path, where, what is wrong, how to fix it
 
-# Stands for a value that is not sound; its parent leaves it out.
+# Marks an invalid value, which its parent leaves out.
 UNSOUND: Any = object()
 _TYPES = {
     "string": ("text", str),
@@ -294,7 +294,7 @@ def _published(trainer: str) -> dict[str, Any] | None:
 def params_faults(trainer: str, params: Mapping[str, Any]) -> list[str]:
     """Return what a built-in trainer would reject in its parameters: path, fault and fix, one text each.
 
-    No more than a few values of a list or a mapping are looked at: these may be 64 KiB of any user's JSON.
+    No more than a few values of a list or a mapping are checked: these may be 64 KiB of any user's JSON.
     """
     found: list[str] = []
     tree = At(value={name: _tree(child, MAX_PARAMS_DEPTH) for name, child in params.items()}, line=0)

@@ -66,7 +66,7 @@ def checked_tree(root: At, file: str) -> Validation:
 
 
 def has_kind(file: Path, kind: str) -> bool:
-    """Return whether a regular file holds an object of a kind; whatever else is wrong with it, it does not raise."""
+    """Return whether a regular file holds an object of a kind; other faults of it do not raise."""
     if not file.is_file():
         return False
     try:

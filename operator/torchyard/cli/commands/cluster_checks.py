@@ -1,4 +1,4 @@
-"""What `torchyard doctor` looks at, one finding after the other."""
+"""The checks of `torchyard doctor`, one finding after the other."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -20,7 +20,7 @@ from torchyard.sweeps.resource import PLURAL as SWEEPS
 Document = dict[str, Any]
 LEADER = "torchyard.dev/leader"
 MAX_HELD = 3
-NO_RIGHT = "your rights do not reach that far"
+NO_RIGHT = "your rights do not suffice"
 
 # (verb, group, resource): rights that users need in a namespace to submit jobs, and that the operator needs everywhere.
 USERS = (
@@ -43,7 +43,7 @@ OPERATORS = (
 
 
 async def examine(remote: Remote, *, pod: bool) -> AsyncIterator[Finding]:
-    """Look at everything; what one look finds wrong does not keep the next from being made.
+    """Run all checks; a failed one does not prevent the next.
 
     Raises:
         Unavailable: the API server does not answer.
@@ -63,17 +63,17 @@ async def examine(remote: Remote, *, pod: bool) -> AsyncIterator[Finding]:
     ours = [leader for leader in leaders if not leader.namespaces or remote.namespace in leader.namespaces]
     if leaders and not ours:
         kept = ", ".join(sorted({name for leader in leaders for name in leader.namespaces}))
-        what = f"operators look after namespace {kept}, none after {remote.namespace}"
+        what = f"operators manage namespace {kept}, none after {remote.namespace}"
         yield Finding("wrong", what, "use one of those with -n, or add this one to watchNamespaces of the chart")
     if len(ours) > 1:
-        what = f"{len(ours)} operators look after namespace {remote.namespace}"
-        yield Finding("wrong", what, "leave one, or part the namespaces between them with watchNamespaces of the chart")
+        what = f"{len(ours)} operators manage namespace {remote.namespace}"
+        yield Finding("wrong", what, "keep one of them, or divide the namespaces with watchNamespaces of the chart")
     yield await _rights(remote, "you", USERS, None, remote.namespace)
     trusted = False
     for leader in ours[:1]:
         user = f"system:serviceaccount:{leader.namespace}:{leader.account}"
         rights = await _rights(remote, "the operator", OPERATORS, user, remote.namespace)
-        # A Lease can be made in any namespace of one's own, rights of the operator cannot.
+        # Users may create a Lease in their own namespace, but not the rights of the operator.
         trusted = rights.verdict == "ok"
         yield rights
     async for finding in _gpus(remote):
@@ -81,7 +81,7 @@ async def examine(remote: Remote, *, pod: bool) -> AsyncIterator[Finding]:
     async for finding in _rejected(remote):
         yield finding
     if pod and ours and not trusted:
-        yield Finding("note", "the intake was not tried: the image of an operator without its rights is not run")
+        yield Finding("note", "the intake was not checked: the image of an operator without its rights is not run")
     for leader in ours[:1] if pod and trusted else ():
         for finding in await reach(remote, leader):
             yield finding
@@ -92,7 +92,7 @@ async def _rejected(remote: Remote) -> AsyncIterator[Finding]:
     try:
         documents = await jobs.get_all(remote, everywhere=False)
     except (NotFound, Rejected):
-        return  # which has just been said
+        return  # already reported
     held = [
         (job, admitted)
         for job in map(jobs.typed, documents)
@@ -113,7 +113,7 @@ async def _resource(remote: Remote) -> AsyncIterator[Finding]:
     try:
         served = _document(await remote.api.request("GET", f"/apis/{GROUP}/{VERSION}"))
     except NotFound:
-        yield Finding("wrong", "TrainingJobs are not installed", fix)
+        yield Finding("wrong", "the TrainingJob CRD is not installed", fix)
         return
     names = {resource["name"] for resource in served["resources"]}
     if not {PLURAL, f"{PLURAL}/status"} <= names:
@@ -124,12 +124,14 @@ async def _resource(remote: Remote) -> AsyncIterator[Finding]:
     try:
         theirs = _document(await remote.api.request("GET", path))
     except Rejected:
-        yield Finding("ok", f"TrainingJobs are installed; which version of them was not looked at: {NO_RIGHT}")
+        yield Finding("ok", f"the TrainingJob CRD is installed; its version could not be read: {NO_RIGHT}")
         return
     if theirs["spec"]["versions"] == ours["spec"]["versions"]:
-        yield Finding("ok", "TrainingJobs are installed, in the version of this command line")
+        yield Finding("ok", "the TrainingJob CRD is installed, in the version of this command line")
     else:
-        yield Finding("note", "TrainingJobs are installed in another version than this command line has", "upgrade one")
+        yield Finding(
+            "note", "the TrainingJob CRD is installed, in another version than that of this command line", "upgrade one"
+        )
 
 
 async def _operators(remote: Remote) -> AsyncIterator[Finding | Leader]:
@@ -144,7 +146,7 @@ async def _operators(remote: Remote) -> AsyncIterator[Finding | Leader]:
                 yield Finding("wrong", "no operator runs", "install the chart, see docs/installation.md")
             return
     except Rejected:
-        yield Finding("note", f"the operator was not looked at: {NO_RIGHT}")
+        yield Finding("note", f"the operator could not be checked: {NO_RIGHT}")
         return
     for pod in pods:
         leader = _leader(pod)
@@ -152,11 +154,11 @@ async def _operators(remote: Remote) -> AsyncIterator[Finding | Leader]:
         try:
             holder = await _holder(remote, pod, leader)
         except Rejected:
-            yield Finding("note", f"whether {name} leads is not known, its Lease was not looked at: {NO_RIGHT}")
+            yield Finding("note", f"whether {name} leads is not known, its Lease could not be read: {NO_RIGHT}")
             continue
         if holder != leader.pod:
             what = f"pod {name} has the label of a leader and does not hold the Lease of an operator"
-            yield Finding("wrong", what, "find out who created it; it is left alone")
+            yield Finding("wrong", what, "find out who created it; TorchYard leaves it alone")
             continue
         conditions = pod.get("status", {}).get("conditions") or []
         if any(each["type"] == "Ready" and each["status"] == "True" for each in conditions):
@@ -168,7 +170,7 @@ async def _operators(remote: Remote) -> AsyncIterator[Finding | Leader]:
 
 
 async def _holder(remote: Remote, pod: Document, leader: Leader) -> str:
-    """Return who holds the Lease that a pod is configured to take; anybody can put a label on a pod."""
+    """Return the holder of the Lease that a pod is configured to take; a label on a pod proves nothing."""
     words = [word.partition("=") for word in pod["spec"]["containers"][0].get("args") or ()]
     given = {flag: value for flag, _, value in words}
     lease = given.get("--lease-name", "torchyard")
@@ -214,9 +216,9 @@ async def _rights(
     try:
         lacking = [right for each in needed if (right := await missing(*each)) is not None]
     except Rejected:
-        return Finding("note", f"the rights of {who} were not looked at: {NO_RIGHT}")
+        return Finding("note", f"the rights of {who} could not be read: {NO_RIGHT}")
     if lacking:
-        fix = "ask for the ClusterRole edit" if user is None else "upgrade the chart, its roles give them"
+        fix = "ask for the ClusterRole edit" if user is None else "upgrade the chart, its roles include them"
         return Finding("wrong", f"{who} may not {', '.join(lacking)} in namespace {namespace}", fix)
     return Finding("ok", f"{who} may do all that is needed in namespace {namespace}")
 
@@ -225,7 +227,7 @@ async def _gpus(remote: Remote) -> AsyncIterator[Finding]:
     try:
         nodes = _document(await remote.api.request("GET", "/api/v1/nodes"))["items"]
     except Rejected:
-        yield Finding("note", f"nodes were not looked at: {NO_RIGHT}")
+        yield Finding("note", f"nodes could not be read: {NO_RIGHT}")
         return
     counts = {node["metadata"]["name"]: int(node["status"].get("allocatable", {}).get(GPU, 0)) for node in nodes}
     total = sum(counts.values())

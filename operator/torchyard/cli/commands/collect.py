@@ -1,4 +1,4 @@
-"""Get something out of a job: `torchyard fetch NAME PATH`, `profile NAME trace|memory`, `stacks NAME`."""
+"""Get data from a job: `torchyard fetch NAME PATH`, `profile NAME trace|memory`, `stacks NAME`."""
 
 from argparse import ArgumentParser
 from pathlib import Path
@@ -26,11 +26,11 @@ def fetch_arguments(parser: ArgumentParser) -> None:
         help="in the job's checkpoint folder: export/web, final, metrics.jsonl; without it, list what there is",
     )
     parser.add_argument(
-        "-o", "--output", dest="to", metavar="DIR", type=Path, help="where to put it; by default its own name"
+        "-o", "--output", dest="to", metavar="DIR", type=Path, help="target path; by default its own name"
     )
-    parser.add_argument("--replace", action="store_true", help="put it in the place of what is there")
+    parser.add_argument("--replace", action="store_true", help="replace an existing target")
     parser.add_argument(
-        "--max-size", metavar="SIZE", default=MAX_SIZE, help=f"the most that pods may send (default {MAX_SIZE})"
+        "--max-size", metavar="SIZE", default=MAX_SIZE, help=f"limit of what pods may send (default {MAX_SIZE})"
     )
     common.location_options(parser)
 
@@ -49,9 +49,9 @@ def fetch(
 
     Without PATH, list what can be fetched, with its size.
 
-    A folder's content becomes that of DIR. It appears whole or not at all, and where it has a manifest with digests,
-    what came is what was made. On a cluster a pod of the job, or one that only reads its claim, sends it: of what it
-    sends, regular files and folders are taken, no links, and no more than --max-size.
+    The content of a folder becomes that of DIR. It appears whole or not at all, and files with digests in a manifest
+    are verified. On a cluster, a pod of the job, or one that only reads its claim, sends the files: only regular files
+    and folders are accepted, no links, and no more than --max-size.
     """
     from torchyard.cli.arguments import ask
     from torchyard.client.artifacts import bring
@@ -89,11 +89,11 @@ def profile_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `profile`."""
     common.run_name(parser)
     parser.add_argument(
-        "kind", choices=("trace", "memory"), help="a Chrome trace of some steps, or which tensors there are"
+        "kind", choices=("trace", "memory"), help="a Chrome trace of some steps, or the tensors in memory"
     )
     parser.add_argument("--steps", metavar="N", type=common.natural, default=3, help="steps to record (3)")
     parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank; by default every rank")
-    parser.add_argument("--replace", action="store_true", help="give up an earlier wish that is not granted yet")
+    parser.add_argument("--replace", action="store_true", help="replace an earlier request that is still pending")
     common.location_options(parser)
 
 
@@ -107,10 +107,10 @@ def profile(
     context: str | None,
     namespace: str | None,
 ) -> int:
-    """Ask the ranks of a running job of a built-in workload for a profile; training goes on.
+    """Ask the ranks of a running job of a built-in workload for a profile; training continues.
 
     Each writes it into `profile/` of the checkpoint folder, from where `torchyard fetch NAME profile` brings it. One
-    wish at a time: while an earlier one is not granted, another is rejected unless --replace is given.
+    request at a time: while an earlier one is pending, another is rejected unless --replace is given.
     """
     from torchyard.cli.arguments import ask
 
@@ -138,7 +138,7 @@ def stacks(
     namespace: str | None,
     output: Literal["json", "yaml"] | None,
 ) -> int:
-    """Show the stacks of all threads of each rank of a running job; training goes on.
+    """Show the stacks of all threads of each rank of a running job; training continues.
 
     Python's own fault handler writes them, also while a rank hangs in a collective, a driver or a file system.
     """
@@ -147,8 +147,8 @@ def stacks(
     found = ask(lambda backend: backend.stacks(name), name, context, namespace)
     chosen = [each for each in sorted(found, key=lambda each: each.rank) if rank is None or each.rank == rank]
     if not chosen:
-        who = "no rank of it runs now" if rank is None else f"rank {rank} does not run now"
-        raise RefusalError(f"{name!r}: {who}", f"`torchyard status {name}` tells how it is", FAILED)
+        who = "no rank of it runs now" if rank is None else f"rank {rank} is not running"
+        raise RefusalError(f"{name!r}: {who}", f"`torchyard status {name}` shows its state", FAILED)
     if output is not None:
         emit([msgspec.to_builtins(each) for each in chosen], output)
     else:

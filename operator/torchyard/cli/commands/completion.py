@@ -1,4 +1,4 @@
-"""`torchyard completion SHELL`: the script that teaches a shell our commands, options and run names.
+"""`torchyard completion SHELL`: the script that completes commands, options and run names in a shell.
 
 The scripts ask `torchyard __complete WORD...` for the candidates of the last word; with none the shell offers files.
 """
@@ -61,7 +61,7 @@ def completion(shell: str) -> int:
 def candidates(
     words: Sequence[str], commands: Collection[str], parser_of: Callable[[str], ArgumentParser]
 ) -> list[str]:
-    """Return how the last of `words` may be completed; empty: with a file name, if at all.
+    """Return how the last of `words` may be completed; empty: only with file names.
 
     Args:
         words: all after the program's name.

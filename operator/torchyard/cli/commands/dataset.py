@@ -11,20 +11,20 @@ from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 
 def dataset_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `dataset`."""
-    parser.add_argument("action", choices=("inspect",), help="inspect: show what it holds, and look for bad data")
+    parser.add_argument("action", choices=("inspect",), help="inspect: show its contents, and check them")
     parser.add_argument(
         "path", metavar="PATH", help="folder of a LeRobot dataset, or .jsonl or .parquet files of text: also a URL"
     )
     parser.add_argument(
         "--tokenizer", metavar="FOLDER", type=Path, help="of text: folder of a model; lengths are in its tokens"
     )
-    common.output(parser, "json", help="print it as one document")
+    common.output(parser, "json", help="print one document")
 
 
 def dataset(*, action: Literal["inspect"], path: str, tokenizer: Path | None, output: Literal["json"] | None) -> int:
-    """Show what a dataset holds, and its problems.
+    """Show the contents of a dataset, and its problems.
 
-    Of text: records, their formats, fields and lengths; 100,000 records at most are looked at. Of a LeRobot dataset:
+    Of text: records, their formats, fields and lengths; the first 100,000 records are read. Of a LeRobot dataset:
     episodes, lengths, features and statistics; all numbers of all frames are checked, and of each camera the first and
     the last image of every episode is decoded.
     Exit codes: 0 all can be used, 1 there are problems, 65 it is not such a dataset.
@@ -103,7 +103,7 @@ def shown_text(found: dict[str, Any]) -> list[str]:
     from torchyard.api.formatting import clean
     from torchyard.cli.views.table import lines
 
-    looked = "" if found["checked"] == found["records"] else f", {found['checked']} of them looked at"
+    looked = "" if found["checked"] == found["records"] else f", {found['checked']} of them read"
     text = [plural(found["records"], "record") + looked]
     text += [f"format {clean(name)}: {plural(count, 'record')}" for name, count in found["formats"].items()]
     if lengths := found["lengths"]:

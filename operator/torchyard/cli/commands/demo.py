@@ -9,7 +9,7 @@ from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
 
 EXAMPLE = Path(__file__).parent / "demonstration" / "demo.yaml"
-"""`examples/cvrp.yaml`; the same bytes, so that an installed package has it too.
+"""A copy of `examples/cvrp.yaml`, so that an installed package has it, too.
 
 It has a folder of its own: workers import from the folder of a job, and modules beside it would hide others."""
 

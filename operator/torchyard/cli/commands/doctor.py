@@ -11,14 +11,14 @@ from torchyard.cli.errors import FAILED, SUCCEEDED
 def doctor_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `doctor`."""
     location_options(parser)
-    parser.add_argument("--no-pod", dest="pod", action="store_false", help="start no pod to try the intake from")
+    parser.add_argument("--no-pod", dest="pod", action="store_false", help="start no pod to check the intake from")
     common.output(parser, "json", "yaml", help="print what was found as a list")
 
 
 def doctor(context: str | None, namespace: str | None, pod: bool, output: Literal["json", "yaml"] | None) -> int:
-    """Look at a cluster: resource, operator, rights, GPUs, and whether pods reach the operator.
+    """Check a cluster: resource, operator, rights, GPUs, and whether pods reach the operator.
 
-    The last starts a pod in the namespace for a few seconds. Exit codes: 0 all is well, 1 something is not.
+    The last starts a pod in the namespace for a few seconds. Exit codes: 0 no problem was found, 1 some were.
     """
     from torchyard.cli.commands.cluster_checks import examine
     from torchyard.cli.commands.intake_probe import Finding

@@ -28,7 +28,7 @@ LOOK_SECONDS = 1.0
 async def follow(backend: Backend, name: str, uid: str = "", *, output: TextIO | None = None) -> int:
     """Show a job until it is over; returns the exit code that says how it ended.
 
-    The terminal only looks: after Ctrl-C the job still runs.
+    The terminal only watches: after Ctrl-C the job still runs.
 
     Args:
         backend: the cluster.
@@ -67,7 +67,7 @@ def outcome_of(job: TrainingJob | None, backend: Backend, *, gone: bool) -> list
 
 
 class _Following:
-    """What is known of the job while it is watched from here."""
+    """State of a job that this terminal watches."""
 
     def __init__(self, backend: Backend, name: str, uid: str) -> None:
         self.backend, self.name, self.uid = backend, name, uid
@@ -79,13 +79,13 @@ class _Following:
         self.output: deque[OutputLine] = deque(maxlen=KEPT_LINES)
 
     async def until_over(self) -> None:
-        """Follow every change; an API server that is away for a while is waited for."""
+        """Follow every change, and wait while the API server does not answer."""
         async for seen in self.backend.states(self.name, self.uid):
             if seen is None:
                 self.gone = True
                 return
             if isinstance(seen, Away):
-                self.notice = f"the API server does not answer, the job goes on: {seen.why}"
+                self.notice = f"the API server does not answer, the job continues: {seen.why}"
                 continue
             await self._take(seen)
             if seen.is_over:
@@ -114,13 +114,13 @@ class _Following:
 
 
 async def _read_logs(backend: Backend, name: str, uid: str, printed: "_Printed") -> None:
-    """Print the output of the program; the view goes on where it cannot be read or printed."""
+    """Print the output of the program; the view continues if it cannot be read or printed."""
     try:
         async for line in backend.logs(name, uid, follow=True):
             printed.line(line)
     except TorchYardError as error:
         say(f"torchyard: the output of the program cannot be shown: {error}")
-    except OSError:  # its reader is gone, which does not concern the job
+    except OSError:  # its reader is gone, which does not affect the job
         return
 
 

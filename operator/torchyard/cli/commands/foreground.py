@@ -69,7 +69,7 @@ def streamed(folder: RunFolder, to: TextIO, *, quiet: bool) -> Iterator[None]:
 
 
 class Watching:
-    """What is known of a run while it is controlled from here."""
+    """State of a run that this terminal controls."""
 
     def __init__(self, folder: RunFolder, *, quiet: bool = False) -> None:
         self.folder = folder
@@ -101,7 +101,7 @@ class Watching:
         if self.job is None:
             return None
         reports = read_reports(self.folder.pods, self.job.status.round)
-        self.ranks = ranks_of(reports) or self.ranks  # pods that are gone leave what they said last
+        self.ranks = ranks_of(reports) or self.ranks  # pods that are gone keep their last lines
         job = freshen(self.job, reports)
         record(self.losses, job)
         if self.stored.metric != curve_metric(job):

@@ -28,7 +28,7 @@ def gpus_arguments(parser: ArgumentParser) -> None:
         "--product", metavar="REGEX", type=expression, help="with --select: found in the product's name"
     )
     parser.add_argument(
-        "--order", choices=("free-memory", "utilization", "index"), help="with --select: what comes first"
+        "--order", choices=("free-memory", "utilization", "index"), help="with --select: order of the list"
     )
     parser.add_argument(
         "--fit",
@@ -37,7 +37,7 @@ def gpus_arguments(parser: ArgumentParser) -> None:
         help="how many of them hold weights, gradients and AdamW's state of a model of that size, 7B for example; "
         "activations are not counted",
     )
-    common.output(parser, "json", help="print them as one document")
+    common.output(parser, "json", help="print one document")
 
 
 def gpus(*, select: int | None, fit: int | None, output: Literal["json"] | None, **conditions: Any) -> int:
@@ -63,10 +63,10 @@ def gpus(*, select: int | None, fit: int | None, output: Literal["json"] | None,
 
 
 def ask(words: list[str]) -> dict[str, Any]:
-    """Ask the trainers' room: it knows GPUs, and has its own interpreter's libraries.
+    """Ask a process of the trainers, which has the libraries that know GPUs.
 
     Raises:
-        RefusalError: trainers are not installed here, or no GPU is as asked for.
+        RefusalError: trainers are not installed here, or no GPU meets the conditions.
     """
     import json
     import os

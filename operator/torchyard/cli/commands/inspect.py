@@ -99,9 +99,9 @@ def explain_arguments(parser: ArgumentParser) -> None:
 
 
 def explain(name: str, context: str | None, namespace: str | None) -> int:
-    """Explain why a job is where it is: a sentence, what to do, pods, failures, events.
+    """Explain the state of a job: a sentence, what to do, pods, failures, events.
 
-    Given a reason code instead (InsufficientGPU), say what it means.
+    Given a reason code instead (InsufficientGPU), describe it.
     """
     if name[:1].isupper():
         from torchyard.api.reasons import Reason
@@ -150,7 +150,7 @@ def logs_arguments(parser: ArgumentParser) -> None:
     common.run_name(parser)
     common.location_options(parser)
     parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends, through new rounds")
+    parser.add_argument("-f", "--follow", action="store_true", help="continue until the run ends, through new rounds")
     parser.add_argument("--tail", metavar="N", type=common.natural, help="only the last N lines of each rank")
 
 
@@ -197,10 +197,10 @@ def duration(text: str) -> float:
 
 
 def wait(name: str, context: str | None, namespace: str | None, goal: str, timeout: float | None) -> int:
-    """Wait until a job is over, or got somewhere else.
+    """Wait until a job has ended or reached another state.
 
-    Exit codes: 0 it got there, 1 it cannot any more, or not by itself (64: its workload refused its configuration), 75
-    it is suspended instead, 124 the time is up.
+    Exit codes: 0 it did, 1 it cannot any more, or not by itself (64: its workload rejected its configuration), 75 it is
+    suspended instead, 124 the time is up.
     """
     import asyncio
 
@@ -211,7 +211,7 @@ def wait(name: str, context: str | None, namespace: str | None, goal: str, timeo
             async with asyncio.timeout(timeout):
                 return await (_deleted(backend, name) if goal == "deleted" else _reached(backend, name, goal))
         except TimeoutError:
-            say(f"{name} did not get there in time")
+            say(f"{name} did not reach it in time")
             return TIMED_OUT
 
     return ask(reached, name, context, namespace, waits=True)
@@ -233,7 +233,7 @@ async def _reached(backend: "Backend", name: str, goal: str) -> int:
             if goal != "over":
                 say(f"{name} is {state}: {job.status.message}")
             return exit_code(job) if goal == "over" else exit_code(job) or FAILED
-    say(f"{name} was deleted before it was over")
+    say(f"{name} was deleted before it ended")
     return FAILED
 
 

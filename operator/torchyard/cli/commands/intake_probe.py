@@ -1,4 +1,4 @@
-"""What `torchyard doctor` finds, and whether pods can reach the operator: a connection to the intake, step by step."""
+"""Findings of `torchyard doctor`, and its check whether pods can reach the operator: a connection to the intake."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from torchyard.kubernetes.manifests.pod import container_security
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     verdict: Literal["ok", "note", "wrong"]
     what: str
@@ -33,15 +33,15 @@ class Leader(NamedTuple):
     pull_policy: str
     intake: str
     namespaces: tuple[str, ...]
-    """That it looks after; none: all."""
+    """The namespaces that it manages; none: all."""
 
 
 Document = dict[str, Any]
-LABELS = {"app.kubernetes.io/managed-by": "torchyard-doctor"}  # by which a NetworkPolicy of the chart lets it in
+LABELS = {"app.kubernetes.io/managed-by": "torchyard-doctor"}  # a NetworkPolicy of the chart admits pods with it
 POD_SECONDS = 90.0
 SLOW_LOOKUP_SECONDS = 2.0
 
-# Runs in a pod as a training pod would: finds the intake by its name, and is turned away for want of a token.
+# Runs in a pod as a training pod would: resolves the name of the intake, and is rejected without a token.
 _PROBE = """
 import json, socket, ssl, sys, time, urllib.error, urllib.parse, urllib.request
 url, found = sys.argv[1], {}
@@ -66,13 +66,13 @@ open("/dev/termination-log", "w").write(json.dumps(found))
 
 
 async def reach(remote: Remote, leader: Leader) -> list[Finding]:
-    """Try it: a pod in the namespace, for some seconds."""
+    """Check the intake from a pod in the namespace, for some seconds."""
     name = f"torchyard-doctor-{secrets.token_hex(4)}"
     path = f"/api/v1/namespaces/{remote.namespace}/pods"
     try:
         await remote.api.request("POST", path, body=_probe(name, leader))
     except (Rejected, NotFound) as error:
-        return [Finding("note", f"no pod could be started in {remote.where} to try the intake from: {error}")]
+        return [Finding("note", f"no pod could be started in {remote.where} to check the intake from: {error}")]
     try:
         status = await _ended(remote, f"{path}/{name}")
     finally:
@@ -99,13 +99,13 @@ def _seen(status: Mapping[str, Any], leader: Leader) -> list[Finding]:
         why = why or next(
             (each.get("message", "") for each in status.get("conditions") or () if each.get("message")), ""
         )
-        return [Finding("note", f"the pod that tries the intake did not run in {POD_SECONDS:.0f} s", why)]
+        return [Finding("note", f"the pod that checks the intake did not run in {POD_SECONDS:.0f} s", why)]
     try:
         found: dict[str, tuple[float, str]] = msgspec.json.decode(
             ended.get("message", ""), type=dict[str, tuple[float, str]]
         )
     except msgspec.DecodeError:
-        return [Finding("wrong", "the pod that tries the intake failed", ended.get("message", "")[:300])]
+        return [Finding("wrong", "the pod that checks the intake failed", ended.get("message", "")[:300])]
     seconds, fault = found["name"]
     if fault:
         return [Finding("wrong", f"pods do not find {leader.intake} by name ({fault})", "look at the cluster's DNS")]

@@ -24,7 +24,7 @@ _SHELL_SUFFIXES = {".sh", ".bash"}
 
 
 class JobOptions(NamedTuple):
-    """What the command line says about a job."""
+    """The options of a command line that describe a job."""
 
     file: Path | None
     module: str | None
@@ -53,7 +53,7 @@ def declare(parser: common.Parser, backend: Backend) -> None:
     )
     declare_program(parser, backend)
     parser.add_argument(
-        "--save", metavar="JOBFILE", type=Path, help="write the job file that this means, and do not start it"
+        "--save", metavar="JOBFILE", type=Path, help="write an equivalent job file, and do not start it"
     )
 
 
@@ -78,7 +78,7 @@ def declare_program(parser: common.Parser, backend: Backend) -> None:
         type=_variable,
         action="append",
         default=[],
-        help="set a variable of the program; NAME alone takes its value from here",
+        help="set a variable of the program; NAME alone copies its value from this environment",
     )
     if backend == "cluster":
         parser.add_argument("--image", metavar="IMAGE", help="container image that the program runs in")
@@ -91,7 +91,7 @@ def options_of(values: dict[str, Any]) -> JobOptions:
 
 
 def requested(options: JobOptions, backend: Backend, name: str | None = None) -> "RequestedJob":
-    """Build and check the job that a command line means.
+    """Build and check the job of a command line.
 
     Args:
         options: of the command line.
@@ -112,7 +112,7 @@ def requested(options: JobOptions, backend: Backend, name: str | None = None) ->
 
 
 def checked_program(options: JobOptions, backend: Backend, name: str | None = None) -> tuple["Validation", str]:
-    """Return the job of a script, module or command, or what is wrong with it; and its name in messages.
+    """Return the job of a script, module or command, or its problems; and its name in messages.
 
     Raises:
         RefusalError: the options name no program, or two.
@@ -230,7 +230,7 @@ def _judged(document: dict[str, Any], source: str, options: JobOptions) -> "Vali
 
     sets = [] if options.file is not None and options.file.suffix != SCRIPT_SUFFIX else fields(options)
     result = validate_bytes(json.dumps(document).encode(), source, [*sets, *options.sets])
-    # A job that is made from options has no lines that its user could look up.
+    # A job made from options has no lines that a message could name.
     return replace(result, problems=tuple(replace(problem, line=0) for problem in result.problems))
 
 
@@ -242,7 +242,7 @@ def _variable(text: str) -> dict[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
         if name not in os.environ:
-            raise ArgumentTypeError(f"{name} is not set here; give a value: {name}=VALUE")
+            raise ArgumentTypeError(f"{name} is not set in this environment; give a value: {name}=VALUE")
         value = os.environ[name]
     return {"name": name, "value": value}
 

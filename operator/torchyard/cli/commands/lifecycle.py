@@ -19,7 +19,7 @@ def stop_arguments(parser: ArgumentParser) -> None:
 
 
 def stop(name: str, wait: bool) -> int:
-    """Save a run and stop it; `torchyard resume` goes on from there.
+    """Save a run and stop it; `torchyard resume` continues from there.
 
     Exit code 75 when it is stopped, 0 when it had succeeded before, 1 when it had failed.
     """
@@ -49,9 +49,9 @@ def suspend_arguments(parser: ArgumentParser) -> None:
 
 
 def suspend(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
-    """Save a job and give its pods up; `torchyard resume` goes on from there. On this machine: `torchyard stop`.
+    """Save a job and give its pods up; `torchyard resume` continues from there. On this machine: `torchyard stop`.
 
-    On a cluster that takes a claim in `checkpoint.volume`: what is on a pod's own disk goes with the pod.
+    On a cluster that takes a claim in `checkpoint.volume`: files on a pod's own disk are lost with the pod.
 
     Exit codes on a cluster: 0 it is asked to, or had succeeded before, 1 it had failed.
     """
@@ -76,7 +76,9 @@ def suspend(name: str, context: str | None, namespace: str | None, output: Forma
             outcome, code = "is suspended already", SUCCEEDED
         else:
             if kept.job.spec.checkpoint.claim is None:
-                say("torchyard: without a claim its checkpoints go with its pods, and a resumed job starts from step 0")
+                say(
+                    "torchyard: without a claim its checkpoints are lost with its pods; a resumed job starts at step 0"
+                )
             kept = await backend.suspend(name)
             outcome, code = f"saves and stops within {kept.job.spec.grace_period}", SUCCEEDED
         if output is not None:
@@ -96,9 +98,9 @@ def resume_arguments(parser: ArgumentParser) -> None:
 
 
 def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool, output: Format | None) -> int:
-    """Go on with a stopped, suspended or interrupted job from its newest checkpoint.
+    """Continue a stopped, suspended or interrupted job from its newest checkpoint.
 
-    A run of this machine is watched until it is over; exit codes as for `run`.
+    A run of this machine is watched until it ends; exit codes as for `run`.
     """
     from torchyard.api.status import State
     from torchyard.cli.arguments import ask_at
@@ -119,8 +121,8 @@ def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool
         return SUCCEEDED
     if job.status.state == State.FAILED:
         raise RefusalError(
-            f"the run {name!r} has failed and is over",
-            f"`torchyard status {name}` says why, `torchyard run FILE` starts it over",
+            f"the run {name!r} has failed",
+            f"`torchyard status {name}` shows why, `torchyard run FILE` starts it over",
         )
     if kept.controlled and job.status.state != State.SUSPENDED:
         fix = f"`torchyard status {name}` and `torchyard logs {name} -f` follow it"
@@ -138,7 +140,7 @@ async def _of_cluster(backend: "Backend", name: str, output: Format | None) -> i
     if job.status.state.terminal:
         fix = f"`torchyard delete {name}{backend.flags}` and submit it again to start over"
         if job.spec.checkpoint.claim is not None:
-            fix += f" (its files are kept; with checkpoint.resumeFrom: {name} the new job goes on from them)"
+            fix += f" (its files are kept; with checkpoint.resumeFrom: {name} the new job continues from them)"
         raise RefusalError(f"{name} in {backend.where} has {job.status.state.lower()} and is over", fix)
     outcome = "goes on" if job.spec.suspend else "is not suspended"
     if job.spec.suspend:
@@ -176,7 +178,7 @@ def delete(name: str, context: str | None, namespace: str | None) -> int:
 def rm_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `rm`."""
     parser.add_argument("names", metavar=common.RUN_NAME, nargs="+", help="names of runs")
-    parser.add_argument("--force", action="store_true", help="end a run that is still going on, unsaved")
+    parser.add_argument("--force", action="store_true", help="end an unfinished run, without a save")
 
 
 def rm(names: list[str], force: bool) -> int:

@@ -24,7 +24,7 @@ def operator_arguments(parser: ArgumentParser) -> None:
         dest="namespaces",
         metavar="NS",
         action="append",
-        help=f"look after this namespace only; may be repeated [{variable('--namespace')}, separated by commas]",
+        help=f"manage this namespace only; may be repeated [{variable('--namespace')}, separated by commas]",
     )
     flag("--intake-port", "port that agents call, HTTPS", defaults.intake_port, _port)
     flag("--intake-host", "address to listen on for them; empty: all", defaults.intake_host)
@@ -35,13 +35,13 @@ def operator_arguments(parser: ArgumentParser) -> None:
     flag("--trainer-image", "image of jobs that name none", defaults.trainer_image)
     flag(
         "--disk",
-        "disk that a pod may fill if its job does not say; empty: as much as there is",
+        "disk limit of a pod whose job sets none; empty: no limit",
         defaults.disk,
         _quantity,
     )
     flag(
         "--shm",
-        "size of /dev/shm of a pod if its job says neither that nor its memory; empty: as much as the node has",
+        "size of /dev/shm of a pod whose job sets neither it nor memory; empty: the memory of the node",
         defaults.shm,
         _quantity,
     )
@@ -62,7 +62,7 @@ def operator_arguments(parser: ArgumentParser) -> None:
         dest="leader_election",
         action="store_false",
         default=_given("--no-leader-election", "", str).lower() not in {"1", "true", "yes"},
-        help="be the only one, without a Lease; a restart replaces pods that had joined no round "
+        help="run as the only operator, without a Lease; a restart replaces pods that had joined no round "
         f"[{variable('--no-leader-election')}=1]",
     )
 

@@ -30,7 +30,7 @@ GPUS = {
 # Older than compute capability 8.0: `precision: auto` is fp32 there.
 WITHOUT_BF16 = {"T4-16GB", "V100-16GB", "V100-32GB"}
 
-# Parts that every forecast tells, even of nothing.
+# Parts that every forecast shows, even if they are 0.
 EVALUATION = "evaluation between steps"
 ROLLOUT = "rollout before a step"
 ALWAYS = ("parameters", "gradients", "optimizer", "activations", "total")
@@ -49,7 +49,7 @@ def plan_arguments(parser: ArgumentParser) -> None:
 
 
 def plan(file: Path, gpu: str | None, sets: list[str], output: Literal["json", "yaml"] | None) -> int:
-    """Forecast how much memory each rank of a job will need, before it is started, and whether that fits a GPU.
+    """Forecast how much memory each rank of a job will need, before it starts, and whether it fits a GPU.
 
     A step is made with tensors that have shapes and no content, so it takes no GPU: some 10 seconds, or up to a minute
     where a way that fits must be looked for. If the job does not fit, the cheapest change that makes it fit is named.
@@ -90,7 +90,7 @@ def unknown_step(what: str) -> RefusalError:
 
 
 def waiting() -> AbstractContextManager[Any]:
-    """Print on a terminal what is being waited for."""
+    """Show progress on a terminal."""
     from torchyard.cli.output import console
 
     terminal = console(stderr=True)
@@ -98,7 +98,7 @@ def waiting() -> AbstractContextManager[Any]:
 
 
 def bytes_of(gpu: str) -> int:
-    """Return the memory of a GPU by its name, or the size that is meant.
+    """Return the memory of a GPU by its name, or parse a size.
 
     Raises:
         RefusalError: it is neither, or the size is nothing.
@@ -113,12 +113,12 @@ def bytes_of(gpu: str) -> int:
     except ValueError as error:
         raise RefusalError(f"--gpu: {gpu} is no GPU known here", f"use {', '.join(GPUS)}, or a size: 24Gi") from error
     if size < 1:
-        raise RefusalError(f"--gpu: {gpu} is no memory at all", "give the size of a GPU, such as 24Gi")
+        raise RefusalError(f"--gpu: {gpu} is not a positive size", "give the size of a GPU, such as 24Gi")
     return size
 
 
 def has_bf16(gpu: str | None) -> bool:
-    """Return whether a GPU computes in bf16; a size alone does not say, and what is sold today does."""
+    """Return whether a GPU computes in bf16; a size alone is assumed to, as current GPUs do."""
     return gpu is None or gpu.lower() not in {name.lower() for name in WITHOUT_BF16}
 
 
@@ -133,7 +133,7 @@ def forecast(
         ranks: of all nodes.
         local: ranks of one node.
         memory: bytes of a rank's GPU, or None for a CPU.
-        field: where people said how much that is.
+        field: the option or field that sets it.
         bf16: whether the GPU has it.
 
     Raises:

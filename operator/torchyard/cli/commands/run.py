@@ -18,7 +18,7 @@ def run_arguments(parser: common.Parser) -> None:
 
 
 def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) -> int:
-    """Run a job file or a script on this machine and watch it until it is over.
+    """Run a job file or a script on this machine and watch it until it ends.
 
     torchyard run job.yaml
     torchyard run sweep.yaml
@@ -29,7 +29,7 @@ def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) 
     Scripts and modules are started with torchrun in the current folder; --save job.yaml writes the job file instead.
     The output of the program follows on stdout, or under the curve where stdout is a terminal.
 
-    An unfinished run of that name goes on from its newest checkpoint; a finished one starts over. To train that for
+    An unfinished run of that name continues from its newest checkpoint; a finished one starts over. To train that for
     longer: --name NEW --set checkpoint.resumeFrom=NAME --set trainer.params.steps=MORE (vecrl: environmentSteps).
 
     The file of a TrainingSweep runs its trials side by side; `torchyard sweep` shows what was found.

@@ -14,7 +14,7 @@ def submit_arguments(parser: common.Parser) -> None:
     declare(parser, "cluster")
     parser.add_argument("--name", help="name of the job; by default that of the job file, or one from the script's")
     common.location_options(parser)
-    parser.add_argument("-w", "--watch", action="store_true", help="show the job until it is over")
+    parser.add_argument("-w", "--watch", action="store_true", help="show the job until it ends")
     common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the object on stdout, and the program's output on stderr")
 
@@ -72,9 +72,9 @@ def submit(
         return SUCCEEDED
     job = wanted.job
     if unused := ignored(job.spec, "cluster"):
-        say(f"torchyard: a cluster has no use for {', '.join(unused)}; ignored")
+        say(f"torchyard: a cluster ignores {', '.join(unused)}; ignored")
     if job.spec.trainer is not None and job.spec.checkpoint.claim is None:
-        say("torchyard: no claim in checkpoint.volume: what it writes, checkpoints and exports, ends with its pods")
+        say("torchyard: no claim in checkpoint.volume: its checkpoints and exports are lost with its pods")
     if name is not None:
         job = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
     called = job.metadata.name
@@ -96,5 +96,5 @@ def submit(
     try:
         return ask_at(location, submit)
     except KeyboardInterrupt:
-        say(f"{called} goes on in the cluster")
+        say(f"{called} continues in the cluster")
         return INTERRUPTED

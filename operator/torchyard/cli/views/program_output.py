@@ -1,6 +1,6 @@
 """The output of a run's program as it is written: the last lines for a view, all of them for a stream.
 
-What a program writes faster than a person could read is left out, and the stream says how much.
+Output that is written faster than a person could read is left out, and the stream reports how much.
 """
 
 import os

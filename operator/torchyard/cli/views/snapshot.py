@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchyard.client.ranks import Rank
     from torchyard.local.run import Event
 
-# What a workload is trained for, most telling first; of other programs it is the loss.
+# The metrics that a workload is trained for, the most important first; of other programs it is the loss.
 HEADLINES = {
     "cvrp": ("cost", "gapPercent", "costNearest", "trainCost"),
     "vecrl": ("evalReturn", "evalLength", "episodeReturn", "episodes"),
@@ -27,7 +27,7 @@ HEADLINES = {
     "vla": ("successRate", "wrongObjectRate", "flowLoss", "episodes"),
     "vlm": ("successRate", "episodeReturn", "episodes"),
 }
-# What it learns by, over steps: the loss of a policy gradient says nothing.
+# The metric of the curve: the loss of a policy gradient does not show progress.
 CURVES = {"cvrp": "trainCost", "vecrl": "episodeReturn", "vlm": "episodeReturn"}
 MOST_LEARNED = 5
 DIAGNOSTICS = frozenset({"gradNorm", "learningRate", "advantage", "entropy", "dataWaitShare", "memoryPeakBytes"})
@@ -41,7 +41,7 @@ class Snapshot(NamedTuple):
     ranks: "Sequence[Rank]" = ()
     losses: "Sequence[Point]" = ()
     events: "Sequence[Event]" = ()
-    notice: str = ""  # what the program itself has to say, for instance after Ctrl-C
+    notice: str = ""  # a notice of torchyard itself, for instance after Ctrl-C
     output: "Sequence[OutputLine]" = ()
     flags: str = ""  # of a job on a cluster, as ` -n team`
 

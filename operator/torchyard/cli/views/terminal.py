@@ -1,4 +1,4 @@
-"""A run on this terminal, redrawn while something else goes on."""
+"""A run on this terminal, redrawn in the background."""
 
 import asyncio
 import contextlib

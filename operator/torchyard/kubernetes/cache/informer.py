@@ -1,6 +1,6 @@
 """The objects of one kind, as the API server sends them: list, then watch, for ever.
 
-What is kept is what `read` makes of an object, by uid. An object never goes back in time: its resourceVersion decides,
+What `read` returns for an object is kept by uid. An object never goes back in time: its resourceVersion decides,
 so that repeated, late and reordered events, and answers to our own writes, can come in any order. What vanished without
 a watch is found by the next list.
 """
@@ -48,7 +48,7 @@ class Stored(Protocol):
 
     @property
     def whole(self) -> bool:
-        """Whether it was read from a whole object: of one version, that tells more than an answer with less."""
+        """Whether it was read from a whole object: of one version, it has more fields than the answer to a write."""
         ...
 
 
@@ -64,7 +64,7 @@ class Informer(Generic[T, S]):
         path: of the collection, `/api/v1/pods` or of one namespace.
         of: what to decode an object as.
         read: what to keep of it; None: nothing, it is not ours.
-        changed: called with what was kept before and what is kept now; None: nothing.
+        changed: called with the former and the new entry; None: there is none.
         selector: of labels.
         jitter: a factor in [0, 1), drawn for every delay.
     """
@@ -91,7 +91,7 @@ class Informer(Generic[T, S]):
         self._page = msgspec.json.Decoder(Listed[of])  # type: ignore[valid-type]
         self._raw_page = msgspec.json.Decoder(Listed[msgspec.Raw])
         self._event = msgspec.json.Decoder(WatchEvent)
-        self._position = ""  # where a watch may go on; empty: list first
+        self._position = ""  # where a watch may continue; empty: list first
         self._buried: OrderedDict[str, None] = OrderedDict()
 
     async def run(self) -> None:
@@ -109,7 +109,7 @@ class Informer(Generic[T, S]):
                 continue
             except (Unavailable, Rejected, NotFound) as error:
                 if failures == 0:
-                    _log.warning("%s: not followed for now: %s", self.path, error)
+                    _log.warning("%s: the watch is interrupted: %s", self.path, error)
                 wait = getattr(error, "retry_after", None) or 0.0
             else:
                 if asyncio.get_running_loop().time() - begun >= STEADY_SECONDS:
@@ -135,7 +135,7 @@ class Informer(Generic[T, S]):
 
         Args:
             selector: a further label selector, `name=value`.
-            belongs: whether what is kept is of that part.
+            belongs: whether an entry belongs to that part.
 
         Raises:
             Unavailable, Rejected, NotFound, Gone: the list could not be read.
@@ -159,7 +159,7 @@ class Informer(Generic[T, S]):
             listed = version(meta.resource_version)
         await asyncio.sleep(UNDER_WAY_SECONDS)
         if self._is_behind(there, listed):
-            _log.warning("%s: a watch did not tell everything, all is listed", self.path)
+            _log.warning("%s: the watch missed events, everything is listed again", self.path)
             await self.refresh("", lambda _kept: True)
 
     def _is_behind(self, there: Mapping[str, int], listed: int) -> bool:

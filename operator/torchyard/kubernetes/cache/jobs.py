@@ -1,6 +1,6 @@
-"""Objects of our kinds, as a watch sends them: in any order, as often as it likes, and with gaps.
+"""TrainingJobs and TrainingSweeps, as a watch sends them: in any order, repeatedly, and with gaps.
 
-An object that cannot be run gets a condition that says so (`Stalled`), and affects no other job.
+An object that cannot be run gets the condition `Stalled`, and affects no other job.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ def job_path(key: Key) -> str:
 
 
 def object_path(plural: str, key: Key) -> str:
-    """Return the path of one object of a kind of ours."""
+    """Return the path of one object of a TorchYard resource."""
     namespace, name = key
     return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{plural}/{name}"
 
@@ -65,7 +65,7 @@ class Objects(Generic[Valid, Invalid]):
 
     Args:
         plural: of the kind.
-        read: makes of a document what is kept; given what was made of it the last time.
+        read: converts a document into the entry to keep; also receives the former entry.
         valid: type of an object that can be run.
         changed: called with the key of an object that appeared, changed or went.
         invalid: called with an object that cannot be run as it is, each time it is seen.
@@ -112,7 +112,7 @@ class Objects(Generic[Valid, Invalid]):
             # What could not be run may be another object by now without a new version: another CRD reads it otherwise.
             read = known is not None and _version(known) >= listed + (not isinstance(known, self._valid))
             if read and kind != "DELETED":
-                return  # late, or, as most of what a watch tells, a write of our own
+                return  # late, or, as most events of the watch, a write of this operator
         job = self._read(document, known)
         if job is None:
             _log.warning("an object without metadata was seen and ignored")
@@ -135,10 +135,10 @@ class Objects(Generic[Valid, Invalid]):
         """Check a job for which the API server answered 404.
 
         Raises:
-            Unavailable: it does not know the whole kind now, which says nothing of the job: the CRD is being replaced.
+            Unavailable: it does not serve the resource now, since the CRD is being replaced: the job may exist.
         """
         if error.details.name != key[1]:
-            raise Unavailable(f"{self._plural} are not served now: {error}") from error
+            raise Unavailable(f"{self._plural} are not served at the moment: {error}") from error
         self.gone(key, uid)
 
     def gone(self, key: Key, uid: str) -> None:
@@ -164,16 +164,16 @@ class Objects(Generic[Valid, Invalid]):
         for key in before.keys() | there.keys():
             known = self._jobs.get(key)
             if known is not before.get(key):
-                continue  # an event came in the meantime
+                continue  # an event came since it was listed
             listed = there.get(key, _Meta())
             runs = isinstance(known, self._valid) and known.metadata.uid == listed.uid
             if not runs or known is None or _version(known) < version(listed.resource_version):
                 await self.read(api, key)
 
     async def caught_up(self, api: Api, namespaces: Iterable[str]) -> None:
-        """Wait until every job that is there was seen, also what a former operator has created last.
+        """Wait until every existing job was seen, including the last ones that a former operator created.
 
-        A watch does not say when it has sent all that it found.
+        A watch does not report when it has sent all that it found.
 
         Raises:
             Unavailable, Rejected, NotFound, Gone: it could not be read what is there.
@@ -191,7 +191,7 @@ class Objects(Generic[Valid, Invalid]):
             await self.read(api, key)
 
     async def read(self, api: Api, key: Key) -> None:
-        """Read one object from the server, whatever was seen of it.
+        """Read one object from the server, whether or not it is cached.
 
         Raises:
             Unavailable, Rejected, Gone: it could not be read.
@@ -375,7 +375,7 @@ class InvalidJobs:
 
 
 def _stalled_status(there: Document, status: TrainingJobStatus) -> Document:
-    """Return the status as it is there, saying that the job is stalled.
+    """Return the stored status with the condition `Stalled`.
 
     Its other fields are kept: another version of the operator may be able to read them.
     """

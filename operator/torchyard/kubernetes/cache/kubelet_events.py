@@ -1,4 +1,4 @@
-"""Pods that were placed and whose containers are not even created: what the kubelet says about them in its events.
+"""Pods that were placed and whose containers are not even created: what the kubelet reports about them in events.
 
 A missing secret or claim, a volume that does not mount, a network that is not set up are nowhere in a pod's status.
 Events are read only while there are such pods, once for all of a namespace: the API server has no index of them and
@@ -121,7 +121,7 @@ class KubeletEvents:
                 self._changed(record)
 
     async def _warnings(self, namespace: str, stuck: dict[str, PodRecord]) -> dict[str, tuple[str, str]] | None:
-        """Return the newest warning that says something, by pod uid; None: they cannot be read."""
+        """Return the newest warning with a known meaning, by pod uid; None: they cannot be read."""
         newest: dict[str, Event] = {}
         params = {"fieldSelector": WARNINGS, "limit": PAGE}
         try:

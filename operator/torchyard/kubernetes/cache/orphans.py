@@ -1,6 +1,6 @@
 """Pods that the watch no longer reports, although they may run: the label that it selects by was removed.
 
-A watch says of such a pod what it says of one that was deleted by force. Its containers go on all the same, hold their
+A watch reports such a pod like one that was deleted by force. Its containers continue to run, hold their
 GPUs and write checkpoints: no other pod may take its place before it is gone, and only the operator deletes it.
 """
 
@@ -18,8 +18,8 @@ from torchyard.kubernetes.objects import KubePod
 from torchyard.reconcile.ports import Unavailable
 
 LOOK_SECONDS = 2.0
-AT_ONCE = 16  # after a watch that stood still for long many may be gone
-UNLABELLED = f"its label {names.JOB_UID} was taken away, it was deleted"
+AT_ONCE = 16  # after a watch that stalled for long many may be gone
+UNLABELLED = f"its label {names.JOB_UID} was removed, the pod was deleted"
 
 _log = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ class Orphans:
                     self._there(record, why)
             except (Unavailable, Rejected, Gone, Conflict) as error:
                 if not trouble:
-                    trouble = str(error)  # another process may lead, which sends it away
-                    _log.warning("%s/%s is asked for again: %s", record.namespace, record.pod.name, trouble)
+                    trouble = str(error)  # another process may lead, which deletes it
+                    _log.warning("%s/%s will be read again: %s", record.namespace, record.pod.name, trouble)
             await asyncio.sleep(LOOK_SECONDS)
         self._over(record, why)
 

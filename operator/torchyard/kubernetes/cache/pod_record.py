@@ -1,4 +1,4 @@
-"""A pod as the plan sees it, and what else is kept of it."""
+"""A pod as the plan sees it, and what else the cache keeps of it."""
 
 from msgspec import Struct
 
@@ -40,9 +40,9 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     signature: str = ""
     account: str = ""  # service account of its processes; empty: not known yet
     pod: Pod
-    marked: bool = False  # the control plane says that its node is not ready
+    marked: bool = False  # marked by the control plane: its node is not ready
     bound: float | None = None  # on a node since, and no container was created yet
-    gone_by: float | None = None  # when its grace period is over
+    gone_by: float | None = None  # when its grace period ends
     asked: ResourceLimits = ResourceLimits()
     demands: Demands | None = None  # on the labels and taints of nodes; kept while none will have it
 
@@ -71,7 +71,7 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
 def read(pod: KubePod) -> PodRecord | None:
     """Return what is kept of a pod; None: no TrainingJob controls it, or a pod of that job is named otherwise.
 
-    It may be forged: `Provenance` says whether the operator created it.
+    It may be forged: see `Provenance` for whether the operator created it.
 
     Index and incarnation come from the name: labels can be edited.
     """
@@ -150,7 +150,7 @@ def _images(pod: KubePod) -> Images | None:
 def _image_digest(pod: KubePod) -> str:
     """Return which image its node runs for the trainer, `repository@sha256:...`.
 
-    Empty where that says nothing: an image that was loaded into a node has a digest of its archive.
+    Empty if it cannot be compared: an image that was loaded into a node has a digest of its archive.
     """
     statuses = pod.status.container_statuses or ()
     found = next((each.image_id for each in statuses if each.name == names.TRAINER), "")
@@ -159,7 +159,7 @@ def _image_digest(pod: KubePod) -> str:
 
 
 def _phase(pod: KubePod) -> PodPhase:
-    """Return the phase; a pod is over when its trainer is, since injected containers may run for ever."""
+    """Return the phase; a pod has ended when its trainer has, since injected containers may run forever."""
     phase = pod.status.phase
     trainer = next((each for each in pod.status.container_statuses or () if each.name == names.TRAINER), None)
     if phase == "Running" and trainer is not None:

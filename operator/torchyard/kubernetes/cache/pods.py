@@ -25,7 +25,7 @@ from torchyard.kubernetes.objects import KubePod, Node
 from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key
 
-# A label that is ours alone: policies give pods a manager and other names of a team's liking.
+# A label of the operator alone: policies may change labels such as `managed-by`.
 SELECTOR = names.JOB_UID
 # Longer than an operator takes to close a round, with the API server away for a moment.
 VANISHED_SECONDS = 60.0
@@ -43,8 +43,8 @@ class Pods:
 
     Args:
         api: the server.
-        namespaces: that are looked after; none: all.
-        made: whether the operator created a pod; any other pod is left alone, whatever it says of itself.
+        namespaces: the watched ones; none: all.
+        made: whether the operator created a pod; any other pod is left alone, whatever its labels are.
         changed: called with the key of a job when what the plan sees of its pods changed, and with the seconds in which
             more of the same is to be expected.
         gone: called with the uid of a pod whose object is gone.
@@ -71,7 +71,7 @@ class Pods:
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
         self._stuck = KubeletEvents(api, pods=self._stuck_pods, changed=self._tell)
         self._strays = Orphans(api, there=self._keep, over=self._lose)
-        self._dead: set[str] = set()  # pod uids of which the API server itself said that they are gone
+        self._dead: set[str] = set()  # pod uids that are gone according to the API server itself
         paths = {name: f"/api/v1/namespaces/{name}/pods" for name in namespaces} or {"": "/api/v1/pods"}
         self._informers: dict[str, Informer[KubePod, PodRecord]] = {
             name: Informer(api, path, of=KubePod, read=read, changed=self._take, selector=SELECTOR)
@@ -110,7 +110,7 @@ class Pods:
         return tuple(self._pod(record) for record in found)
 
     def member(self, pod_uid: str) -> PodRecord | None:
-        """Return a live pod that the operator created; None: there is no such pod, or it is over."""
+        """Return a live pod that the operator created; None: there is no such pod, or it has ended."""
         record = self._all.get(pod_uid)
         return record if record is not None and record.pod.alive and self._made(record) else None
 
@@ -139,7 +139,7 @@ class Pods:
     # Writes of our own.
 
     def put(self, namespace: str, document: bytes) -> int | None:
-        """Take in the answer to a write; its version, None if it holds no pod of ours."""
+        """Apply the answer to a write; return the version, None if it is not a pod of the operator."""
         kept = self._informer(namespace).put(document)
         return kept.version if kept is not None else None
 
@@ -274,7 +274,7 @@ class Pods:
             if record.demands is not None:
                 self._tell(record)
 
-    # What the plan is shown.
+    # What the plan sees.
 
     def _pod(self, record: PodRecord) -> Pod:
         pod = record.pod

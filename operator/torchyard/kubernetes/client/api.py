@@ -1,7 +1,6 @@
 """One HTTP session to the API server: requests that answer or raise one of a few errors, and the lines of a watch.
 
-Nothing is tried twice here but a request whose credentials were refused: back-off belongs to those who know what the
-request was for.
+Only a request whose credentials were rejected is sent twice: back-off is the task of the callers.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 METADATA_OF_ALL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"  # of a list
 METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-# Our own types know all fields of what we write most: the server need not look for others a second time.
+# Most writes are encoded from our own types, so the server need not check for unknown fields.
 UNCHECKED = {"fieldValidation": "Ignore"}
 
 CONNECTIONS = 128
@@ -55,7 +54,7 @@ def version(resource_version: str) -> int:
     return int(resource_version) if resource_version.isascii() and resource_version.isdigit() else 0
 
 
-# Several API servers differ by a little, and need not be followed in it.
+# Several API servers differ a little; such differences are ignored.
 SLACK_SECONDS = 5.0
 
 
@@ -108,10 +107,10 @@ class Api:
     Args:
         session: to it.
         credentials: its address.
-        budget: for writes; None: as many as one likes.
+        budget: for writes; None: no limit.
         fence: for writes; None: always allowed.
         observe: called with every answer.
-        time: that the server tells in its answers; None: a new one.
+        time: the clock of the server, read from its answers; None: a new one.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class Api:
         return self._budget is not None and self._budget.busy
 
     def guarded(self, *, budget: Budget | None, fence: Fence | None, observe: Observe | None = None) -> "Api":
-        """Return the same server, its writes within a budget and on this side of a fence."""
+        """Return the same server with a budget and a fence for its writes."""
         observe = observe or self._observe
         return Api(self.session, self.credentials, budget=budget, fence=fence, observe=observe, time=self.time)
 
@@ -171,7 +170,7 @@ class Api:
             timeout: seconds from sending to the end of the answer; waiting for the budget does not count.
 
         Raises:
-            NotFound, Gone, AlreadyExists, Conflict, Rejected: errors.py says what they mean.
+            NotFound, Gone, AlreadyExists, Conflict, Rejected: see errors.py.
             Unavailable: no answer, half of one, or one that asks to come back: 401 after new credentials, 429, 5xx.
             Fenced: this process may not write now; nothing was sent.
         """

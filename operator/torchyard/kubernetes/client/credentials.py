@@ -2,7 +2,7 @@
 
 Of several kubeconfig files the first one that sets a value wins. The `kubernetes` package lets the last file's current
 context win, wants a current context even where another one is asked for, refuses empty files, and passes over `as`: it
-would speak to another cluster, or as another user. As for kubectl, no proxy stands before this machine and NO_PROXY's.
+would connect to another cluster, or as another user. As for kubectl, this machine and NO_PROXY need no proxy.
 """
 
 import asyncio
@@ -35,18 +35,18 @@ Document = dict[str, Any]
 
 
 class Chosen(NamedTuple):
-    """A context, and what the package that loads credentials does not tell."""
+    """A context, and what the package that loads credentials does not return."""
 
     files: str = ""
-    """Those that say anything, as $KUBECONFIG lists them."""
+    """The files that are not empty, as $KUBECONFIG lists them."""
     context: str = ""
     namespace: str = "default"
     impersonation: tuple[tuple[str, str], ...] = ()
     """Headers of every request."""
     plugin: str = ""
-    """Command that gives the user's credentials; empty: they are in the file."""
+    """Command that prints the user's credentials; empty: they are in the file."""
     hint: str = ""
-    """What its installer says to who lacks it."""
+    """How to install it, from the kubeconfig."""
 
 
 class Loaded(NamedTuple):
@@ -57,7 +57,7 @@ class Loaded(NamedTuple):
 
 
 class Credentials:
-    """One API server and what it knows us by.
+    """One API server and the credentials for it.
 
     Tokens are asked for again once a minute (projected tokens rotate, exec plugins know when theirs expires), and
     everything is loaded again when the server answers 401.
@@ -96,7 +96,7 @@ class Credentials:
         return cls(context, await asyncio.to_thread(_load, context))
 
     async def authorize(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        """Send a request as us: an aiohttp client middleware."""
+        """Add the credentials to a request: an aiohttp client middleware."""
         request.server_hostname = self._configuration.tls_server_name
         used = await self._current()
         if used is not None:
@@ -120,7 +120,7 @@ class Credentials:
         return self._authorization
 
     async def _changed_since(self, used: str | None) -> bool:
-        """Return whether there is something else to try than what was just refused."""
+        """Return whether there are other credentials than those that were just rejected."""
         async with self._lock:
             if self._authorization == used:
                 if time.monotonic() - self._loaded < RELOAD_SECONDS:
@@ -129,7 +129,7 @@ class Credentials:
                 try:
                     self._configuration, _ = await asyncio.to_thread(_load, self._asked)
                 except ValueError as error:
-                    raise Unavailable(f"credentials were refused (401) and cannot be loaded again: {error}") from error
+                    raise Unavailable(f"credentials were rejected (401) and cannot be loaded again: {error}") from error
                 if self.tls is not None:
                     await asyncio.to_thread(_present, self.tls, self._configuration)
                 self._authorization, self._read = _authorization(self._configuration), time.monotonic()

@@ -38,7 +38,7 @@ class _Status(Struct, frozen=True):
 
 
 class NotFound(Exception):  # noqa: N818 -- the API's own word
-    """404: the object, its namespace or its whole kind is not there; `details.kind` says which."""
+    """404: the object, its namespace or its resource does not exist; `details.kind` names which."""
 
     def __init__(self, message: str, details: Details) -> None:
         super().__init__(message)
@@ -54,11 +54,11 @@ class Conflict(ports.Conflict):
 
 
 class AlreadyExists(Conflict):
-    """409: there is an object of that name; whose it is must be read."""
+    """409: there is an object of that name; read it to find its owner."""
 
 
 class Rejected(Exception):  # noqa: N818
-    """The request itself is rejected: invalid, forbidden, over quota. Trying again unchanged helps only if others act.
+    """The request itself is rejected: invalid, forbidden, over quota. Retrying helps only after a change.
 
     Attributes:
         code: HTTP status, 400 to 499.
@@ -73,7 +73,7 @@ class Rejected(Exception):  # noqa: N818
 
 
 class Fenced(Unavailable):
-    """This process does not hold the lease, or not for sure; the write was not sent."""
+    """This process does not certainly hold the lease; the write was not sent."""
 
 
 class Unauthorized(Unavailable):

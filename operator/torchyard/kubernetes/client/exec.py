@@ -1,6 +1,6 @@
-"""A command in a running container, over a WebSocket: what `kubectl exec` speaks (`v5.channel.k8s.io`, v4 before).
+"""A command in a running container, over a WebSocket: the protocol of `kubectl exec` (`v5.channel.k8s.io`, v4 before).
 
-Every message is one byte of channel and its content: 1 is stdout, 2 is stderr, 3 says at the end how the command ended.
+Every message is one byte of channel and its content: 1 is stdout, 2 is stderr, 3 has the exit status at the end.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -70,7 +70,7 @@ async def run(
         if error.status == 404:
             raise NotFound(f"there is no pod {pod}", Details(name=pod, kind="pods")) from error
         # The reason is in the body of the answer, which WebSocket clients do not return.
-        said = {"code": error.status, "message": f"container {container} of {pod} takes no commands now"}
+        said = {"code": error.status, "message": f"container {container} of {pod} cannot run commands at the moment"}
         raise refusal(error.status, msgspec.json.encode(said), what=what, retry_after=None) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise Unavailable(f"{what}: {str(error) or 'no answer in time'}") from error

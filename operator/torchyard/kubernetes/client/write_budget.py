@@ -1,7 +1,7 @@
-"""How many writes a second the API server gets from us, shared fairly between namespaces.
+"""Limit the writes per second to the API server, shared fairly between namespaces.
 
 A token bucket and a cap on writes under way. Namespaces that wait are served in turn, so that a thousand jobs of one
-team do not stand before the first of another. 429 halves the rate, every second without one wins back a tenth.
+team do not delay the first of another. 429 halves the rate, every second without one wins back a tenth.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 LEAST_RATE = 1.0
 BUSY_SECONDS = 1.0
-# A bucket filled in parts falls short of a whole token by its rounding, and no clock can wait for the rest.
+# Rounding may leave a bucket just short of a whole token, a difference that no clock can wait for.
 ONE_TOKEN = 1.0 - 1e-9
 RECOVERY = 0.1
 

@@ -1,1 +1,1 @@
-"""Why a pod does not come to be, does not start, goes or ended: reason codes and evidence, from what is there."""
+"""Why a pod is not created, does not start, was deleted or ended: reason codes and evidence."""

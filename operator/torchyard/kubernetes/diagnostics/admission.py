@@ -1,4 +1,4 @@
-"""Why the API server refused a write: quota, policy, a missing object, a right that is not there, an invalid pod."""
+"""Why the API server refused a write: quota, policy, a missing object, a missing right, an invalid pod."""
 
 import re
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def forbidden(error: Rejected) -> Refused | None:
 
 
 def _quota(found: Words) -> str:
-    """Return the resources that are short, as used/hard, and what a pod asks for; all three lists name the same."""
+    """Return the exhausted resources as used/hard, and what a pod asks for; all three lists name the same resources."""
     asked, used, hard = (
         dict(each.split("=", 1) for each in found[part].split(",") if "=" in each) for part in ("asked", "used", "hard")
     )
@@ -86,7 +86,7 @@ def _short(message: str) -> str:
     return " ".join(message.split())[:MAX_MESSAGE]
 
 
-# What a message says, and what that is. The order matters where one sentence quotes another.
+# Messages and their reasons. The order matters where one sentence quotes another.
 _SAYINGS: tuple[tuple[re.Pattern[str], Reason, Callable[[Words], str], float | None], ...] = (
     (_QUOTA, Reason.QUOTA_EXCEEDED, _quota, None),
     # A quota that was made a moment ago.

@@ -1,6 +1,6 @@
 """Whether the nodes can hold a whole gang, and what is free for it: figures for the scheduler's `Insufficient`.
 
-The pods of the gang itself are not in its way: what they hold counts as free for it.
+What the pods of the gang itself hold counts as free for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from torchyard.api.reasons import Reason
 from torchyard.kubernetes.objects import ResourceLimits
 
 GIB = 1024**3
-# Only pods of jobs are watched. Where these leave enough, other pods do not.
+# Only pods of jobs are watched. If these leave enough, other pods use the rest.
 OTHERS = ", less what pods of others use"
 
 Amount = Callable[[ResourceLimits], str | float]

@@ -22,7 +22,7 @@ _IMAGE_REASONS = frozenset(
 # The kubelet itself tries these again, on the same node.
 _NOT_STARTED = frozenset({"CreateContainerError", "RunContainerError", "PreCreateHookError", "PreStartHookError"})
 _QUIET = frozenset({"", "ContainerCreating", "PodInitializing"})
-# In the order they are looked for: a registry that hides whether an image exists says both.
+# In the order they are looked for: a registry that hides whether an image exists reports both.
 _PULL_FAULTS = (
     ("rate limited", re.compile(r"toomanyrequests|429 Too Many Requests|rate limit", re.IGNORECASE)),
     ("unauthorized", re.compile(r"no basic auth credentials")),  # it asked for a password before it looked
@@ -78,7 +78,7 @@ def missing(message: str) -> tuple[str, str] | None:
     """Return the secret or config map that a message says does not exist, or lacks a key."""
     found = _MISSING.search(message)
     if found is not None:
-        # Volumes name it with its namespace: `default/token`; `object "ns"/"name" not registered` says nothing more.
+        # Volumes name it with its namespace: `default/token`; `object "ns"/"name" not registered` adds nothing.
         code = Reason.MISSING_SECRET if found["kind"].lower() == "secret" else Reason.MISSING_CONFIG_MAP
         return code, found["name"].rsplit("/", 1)[-1]
     key = _KEY.search(message)

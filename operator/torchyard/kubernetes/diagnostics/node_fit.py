@@ -1,4 +1,4 @@
-"""Which demand of a pod keeps it off every node: the scheduler counts nodes, it names neither labels nor taints."""
+"""Which requirement of a pod excludes every node: the scheduler counts nodes, and names neither labels nor taints."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from torchyard.kubernetes.objects import Expression, Node, PodSpec, Taint, Toler
 MAX_NAMED = 4
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 _CORDON = "node.kubernetes.io/unschedulable"
-# What the control plane puts on a node that is away, broken or full, and takes off it again. Nobody should tolerate it.
+# Taints that the control plane sets on a node that is unreachable, broken or full. No job should tolerate them.
 _AILMENTS = frozenset(
     f"node.kubernetes.io/{what}"
     for what in (
@@ -26,7 +26,7 @@ _AILMENTS = frozenset(
 
 
 class Demands(Struct, frozen=True, kw_only=True, gc=False):
-    """What a pod asks of a node, resources aside: labels, one of several lists of expressions, what it tolerates."""
+    """What a pod requires of a node besides resources: labels, one of several lists of expressions, tolerations."""
 
     labels: dict[str, str]
     terms: tuple[tuple[Expression, ...], ...] = ()
@@ -122,7 +122,7 @@ def _taints(node: Node, asked: Demands) -> list[Taint]:
 
 
 def _ailing(node: Node, asked: Demands) -> str:
-    """Return the node and what it suffers from, if nothing else keeps the pod off it."""
+    """Return the node and its taint, if nothing else excludes it."""
     taints = [taint.key for taint in _taints(node, asked)]
     ill = bool(taints) and _AILMENTS.issuperset(taints) and not node.spec.unschedulable
     return f"{node.metadata.name}: {taints[0].rpartition('/')[2]}" if ill else ""

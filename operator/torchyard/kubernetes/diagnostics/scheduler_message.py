@@ -1,4 +1,4 @@
-"""What the scheduler's sentence means.
+"""The meaning of the scheduler's message.
 
 `0/3 nodes are available: 1 node(s) had untolerated taint {k: v}, 2 Insufficient nvidia.com/gpu. preemption: ...`: each
 node is counted once, under the first test that it failed. A node that failed a late test passed the earlier ones, so

@@ -1,4 +1,4 @@
-"""Why a pod goes or ended: who took it, or what its containers say."""
+"""Why a pod is deleted or ended: by the cluster, or according to its containers."""
 
 import re
 
@@ -40,19 +40,19 @@ _LAUNCHER = re.compile(
     re.MULTILINE,
 )
 _CANNOT_START = frozenset({"StartError", "ContainerCannotRun"})
-# What runc and crun say of a program that the image does not have. Of a busy or broken node they say other things, in
-# which files that do not exist occur, too.
+# How runc and crun report a program that the image does not have. Their messages for a busy or broken node differ, but
+# may name missing files, too.
 _NOT_THERE = re.compile(
     r"executable file .*not found|exec:? \S+: (?:stat \S+: )?no such file or directory", re.IGNORECASE
 )
-# What a pod is evicted for that filled its own volumes, in the kubelet's words; whatever node it gets, it fills them.
+# How the kubelet words the eviction of a pod that filled its own volumes, which it would do on any node.
 _OWN_LIMIT = re.compile(
     r"Usage of EmptyDir volume|ephemeral local storage usage exceeds|exceeded its local ephemeral storage limit"
 )
 
 
 class End(Struct, frozen=True, kw_only=True):
-    """How a pod ended. `reason` may be empty: the exit code says it all."""
+    """How a pod ended. `reason` may be empty: the exit code is enough."""
 
     reason: str = ""
     message: str = ""
@@ -98,7 +98,7 @@ def how(pod: KubePod) -> End:
     if trainer is None or trainer.reason == "ContainerStatusUnknown":
         return _not_begun(pod) or End(reason=taken or Reason.POD_LOST, message=words or _short(pod.status.message))
     reason, message = _container(pod, trainer)
-    # The words of a container that did not start are the runtime's, no log.
+    # The message of a container that did not start is the runtime's, not a log.
     known = Reason.of(reason)
     begun = known is None or not known.start_attempts
     untold = reason == Reason.AGENT_CRASHED or (_is_plain(pod) and trainer.exit_code and begun)
@@ -114,7 +114,7 @@ def how(pod: KubePod) -> End:
 
 
 def not_started(pod: KubePod, container: str, message: str) -> tuple[str, str]:
-    """Return the reason of a container that the runtime could not start, and the runtime's words.
+    """Return the reason of a container that the runtime could not start, and the runtime's message.
 
     Without an agent the program that the image lacks is the job's own command.
     """
@@ -126,7 +126,7 @@ def not_started(pod: KubePod, container: str, message: str) -> tuple[str, str]:
 
 
 def _not_begun(pod: KubePod) -> End | None:
-    """Return the container before the trainer that failed: ours, or one that others put into the pod."""
+    """Return the container before the trainer that failed: the installer of the agent, or an injected one."""
     for each in pod.status.init_container_statuses or ():
         ended = each.state.terminated
         if ended is not None and ended.reason in _CANNOT_START:
@@ -157,7 +157,7 @@ def _container(pod: KubePod, ended: Terminated) -> tuple[str, str]:
         return "", _short(": ".join(filter(None, (failure.exception, failure.message))))
     if _is_plain(pod):  # what ended are the workers themselves
         return (Reason.WORKER_FAILED if 0 < ended.exit_code < 128 else ""), _telling_line(ended.message)
-    # An agent that ends by itself leaves its words; signals come from outside, and known codes speak for themselves.
+    # An agent that ends by itself leaves a message; signals come from outside, and known codes need no message.
     if ended.exit_code > 128:
         return "", _short(f"its container was ended by signal {ended.exit_code - 128}{_in_words(ended.message)}")
     crashed = 0 < ended.exit_code < 128 and ended.exit_code not in EXIT_REASONS.keys() - {1}
@@ -170,7 +170,7 @@ def _is_plain(pod: KubePod) -> bool:
 
 
 def _in_words(log: str) -> str:
-    """Return what it said last, which is no cause: whatever it did, the signal came from outside."""
+    """Return the last line of its log; the cause is the signal, which came from outside."""
     said = _last_line(log)
     return f"; the last line of its log: {said}" if said else ""
 
@@ -199,12 +199,12 @@ def _telling_line(log: str) -> str:
 
 
 def _of_workers(log: str) -> str:
-    """Return a log without what torchrun adds to the words of its workers."""
+    """Return a log without the lines that torchrun adds."""
     return _LAUNCHER.sub("", log)
 
 
 def _lines(log: str) -> tuple[str, ...]:
-    """Return what it said last, without what a terminal would obey; indented as it was."""
+    """Return the last lines without control characters; indentation stays."""
     own = _of_workers(log)
     clean = ESCAPES.sub("", own if own.strip() else log).expandtabs(4).splitlines()
     lines = ("".join(filter(str.isprintable, line))[:MAX_LINE] for line in clean[-MAX_LINES:])

@@ -1,4 +1,4 @@
-"""What the containers of a pod find: variables, small files that come as variables, and volumes.
+"""The environment of the containers of a pod: variables, small files that come as variables, and volumes.
 
 Of variables, what a bare image lacks comes first, then our defaults, the user's own, and the contract's last.
 """
@@ -69,7 +69,7 @@ def verbatim(text: str) -> str:
 
 
 def _home() -> dict[str, str]:
-    """Return what a uid unknown to an image that is run read-only lacks, also for who looks in with `kubectl exec`."""
+    """Return what a uid lacks that is unknown to the image, run read-only; also for shells of `kubectl exec`."""
     return {
         "HOME": names.TMP,
         "USER": "torchyard",  # getpass.getuser(), behind torch.compile's cache, raises for a uid without a name
@@ -77,7 +77,7 @@ def _home() -> dict[str, str]:
 
 
 def _caches() -> dict[str, str]:
-    """Return where programs may keep what they compile; those of an image lie where nothing can be written."""
+    """Return folders for compiler caches; those of an image are read-only."""
     return {
         "XDG_CACHE_HOME": f"{names.TMP}/cache",
         "TORCHINDUCTOR_CACHE_DIR": f"{names.TMP}/cache/inductor",
@@ -123,11 +123,11 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
         "TORCHYARD_PROCS": str(_procs(spec)),
     }
     if spec.checkpoint.claim is not None:
-        # A claim outlives jobs: whether a new one of a name goes on from what a former one left (agent: ownership.py).
+        # A claim outlives jobs: whether a job continues from files of a former one of its name (agent: ownership.py).
         resumed = (spec.checkpoint.resume_from or "").partition("/")[0] == job.metadata.name
         restored = job.status.checkpoint is not None  # from a backup, status and all, with another uid
         env["TORCHYARD_FORMER_JOB"] = "go-on" if resumed or restored else "start-over"
-    # Where what is edited beside the job is seen by its pods (agent: content.py).
+    # Mounted config maps and secrets, which can be edited while the job exists (agent: content.py).
     mounted = [volume.mount_path for volume in spec.volumes if volume.claim is None]
     env["TORCHYARD_CONTENT_FOLDERS"] = ":".join([names.CONFIG, *mounted])
     if spec.env_from:
@@ -237,7 +237,7 @@ def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
 def _variables(spec: TrainingJobSpec) -> list[Entry]:
     """Return the sources of `envFrom` as volumes: their files name the variables that the agent compares.
 
-    A source that does not exist is what the kubelet says about the variables, not about a volume.
+    The kubelet reports a missing source for the variables, not for the volume.
     """
     return [
         {"name": f"{_VARIABLES}-{position}", "configMap": {"name": source.config_map, "optional": True}}

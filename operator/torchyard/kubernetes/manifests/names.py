@@ -47,7 +47,7 @@ def gang_policy(job_uid: str) -> str:
 
 
 def gang_host(job: str, index: int) -> str:
-    """Host name of a member of such a job, whatever its incarnation."""
+    """Host name of a member of such a job, the same in every incarnation."""
     return f"{job}-{index}"
 
 
@@ -57,7 +57,7 @@ NON_ROOT = 65532
 
 
 class Site(Struct, frozen=True, kw_only=True):
-    """Settings of the operator that end up in pods."""
+    """Settings of the operator that are used in pods."""
 
     operator_url: str
     """Base URL of the intake as pods reach it, `https://...`."""

@@ -148,7 +148,7 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
         "volumeMounts": environment.trainer_mounts(spec),
         "securityContext": container_security(),
         "terminationMessagePath": names.TERMINATION_LOG,
-        # The agent writes its own; where it could not even start, the kubelet takes what was printed.
+        # The agent writes its own message; if it could not start, the kubelet takes the end of the log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if plain and spec.working_dir is not None:
@@ -164,9 +164,9 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
 
 
 def _resources(spec: TrainingJobSpec, site: Site, gpus: int) -> dict[str, dict[str, str]]:
-    """Requests equal limits: a pod that trains is neither squeezed nor evicted for what it did not ask for.
+    """Requests equal limits: a pod that trains is neither throttled nor evicted for resources that it did not request.
 
-    Of disk a pod that names none requests little, since most need little, and has the limit of the site.
+    A pod that requests no disk gets a small request, since most need little, and the limit of the installation.
     """
     asked = {"cpu": spec.resources.cpu, "memory": spec.resources.memory, names.GPU: gpus or None}
     amounts = {name: str(quantity) for name, quantity in asked.items() if quantity is not None}
@@ -186,7 +186,7 @@ def _with_checkpoints(disk: int | str, spec: TrainingJobSpec) -> str:
 
 
 def pod_security(spec: TrainingJobSpec, run_as: int | None) -> Manifest:
-    """Return a numeric user that is not root, whatever the image says; None: the cluster chooses it."""
+    """Return a numeric user other than root, instead of that of the image; None: the cluster chooses it."""
     context: Manifest = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if run_as is not None:
         context |= {"runAsUser": run_as, "runAsGroup": run_as}
@@ -203,7 +203,7 @@ def claims(spec: TrainingJobSpec) -> bool:
 
 
 def container_security() -> Manifest:
-    """No privilege, and no way to one."""
+    """No privileges, and no escalation."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -224,7 +224,7 @@ _STRONGEST = 100
 def affinity(job: TrainingJob, avoid: Iterable[str] = ()) -> Manifest:
     """Return node affinity for `gpu` and against the nodes to avoid, and pod affinity for `scheduling.topology`.
 
-    Empty where none of them says anything. A node to avoid is still taken where no other one has room.
+    Empty if none of them applies. A node to avoid is still used if no other one has capacity.
     """
     found: Manifest = {}
     on_nodes: Manifest = {}

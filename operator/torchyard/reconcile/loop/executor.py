@@ -1,7 +1,7 @@
 """Execute a plan, and log what was decided.
 
 The status is written first, then commands, deletions and creations run in parallel, then events, then the job itself.
-One log line for each decision says where the job stands and why, and what was done: a reader finds every restart,
+One log line for each decision records the state of the job, its reason and the actions: a reader finds every restart,
 release and deletion of an operator that runs hundreds of jobs. Figures that change at every sync are not decisions.
 Evidence is left out: it quotes programs, and what they print may be secret.
 """
@@ -109,7 +109,7 @@ class Executor:
         if not plan.pods_first:
             due += await self._statuses(job, of)
             if self._is_gone(job):
-                return None  # the write has shown it; pods created now would only be deleted again
+                return None  # the write found that the job is gone; pods created now would only be deleted again
         for command in (each for each in of if isinstance(each, CommandAgent)):
             self._agents.command(command)
         try:
@@ -191,7 +191,7 @@ def decision(job: TrainingJob, plan: Plan) -> Decision | None:
 
 
 def log(made: Decision, *, failed: str = "") -> None:
-    """Write the line; in JSON the fields of the decision stand beside the message.
+    """Write the line; in JSON the fields of the decision are keys beside the message.
 
     A write that failed (`failed`: the error's class) is tried again: that is worth a line only if the job moved on.
     """
@@ -225,7 +225,7 @@ def _phrases(plan: Plan) -> Iterable[str]:
         yield f"created {_names(created)}"
     yield from (f"event {each.reason}" for each in plan.actions if isinstance(each, EmitEvent))
     if any(isinstance(each, DeleteJob) for each in plan.actions):
-        yield "deleted the job, its ttlAfterFinished is over"
+        yield "deleted the job, its ttlAfterFinished has passed"
 
 
 def _names(names: list[str]) -> str:

@@ -141,7 +141,7 @@ def _metrics(view: View, reported: Mapping[str, float]) -> dict[str, float]:
 
 
 def warnings(seen: Observed, status: TrainingJobStatus) -> dict[str, Reason]:
-    """Return the sentences to warn with, each with its reason: the operator's, those of ranks, notices of agents."""
+    """Return the warnings by reason: those of the operator, of ranks, and notices of agents."""
     own = ((say(reason, evidence), reason) for reason, evidence in advisories(seen.view, status, seen.reports))
     ranks = ((text, Reason.TRAINER_WARNING) for report in seen.reports for text in report.warnings)
     agents = (agent for _, agent in sorted(seen.view.agents.items()))
@@ -236,7 +236,7 @@ def _saved_step(report: RankReport) -> int | None:
 
 
 def _has_none(view: View, lead: RankReport) -> bool:
-    """Return whether rank 0 of a built-in trainer makes steps without a checkpoint: earlier ones went with its pod."""
+    """Return whether rank 0 of a built-in trainer makes steps without a checkpoint: earlier ones are lost."""
     trainer = view.job.spec.trainer
     trains = trainer is not None and trainer.mode == "train"
     phase = Phase.of(lead.phase)
