@@ -76,9 +76,7 @@ def suspend(name: str, context: str | None, namespace: str | None, output: Forma
             outcome, code = "is suspended already", SUCCEEDED
         else:
             if kept.job.spec.checkpoint.claim is None:
-                say(
-                    "torchyard: without a claim its checkpoints are lost with its pods; a resumed job starts at step 0"
-                )
+                say("torchyard: without a claim its checkpoints are lost with its pods; a resumed job starts at step 0")
             kept = await backend.suspend(name)
             outcome, code = f"saves and stops within {kept.job.spec.grace_period}", SUCCEEDED
         if output is not None:
