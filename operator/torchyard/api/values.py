@@ -137,6 +137,11 @@ def since(time: Time | None, otherwise: float) -> float:
     return otherwise if time is None else time
 
 
+@lru_cache(4096)  # a status is read after each write, and its conditions share a few times
+def _time(text: str) -> Time:
+    return Time.parse(text)
+
+
 def rfc3339(unix: float) -> str:
     """Return unix seconds as text, rounded down to the second."""
     return _rfc3339(int(unix // 1))
@@ -230,7 +235,7 @@ def decode(kind: type, value: Any) -> Any:
     if issubclass(kind, Duration):
         return kind(value)
     if kind is Time:
-        return Time.parse(value)
+        return _time(value)
     raise NotImplementedError(kind.__name__)
 
 
