@@ -80,7 +80,7 @@ class Server(Api):
 
 
 class Fleet:
-    """So many training jobs, looked after by one controller; `look` returns when all news was looked at."""
+    """So many training jobs, reconciled by one controller."""
 
     def __init__(self, jobs: int) -> None:
         self.agents = Memory()

@@ -1,4 +1,4 @@
-"""How long one plan takes, and how many jobs one controller can look after: `python benchmarks/plan.py [JOBS]`."""
+"""How long one plan takes, and how many jobs one controller can manage: `python benchmarks/plan.py [JOBS]`."""
 
 import asyncio
 import statistics

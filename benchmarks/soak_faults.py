@@ -1,4 +1,4 @@
-"""The faults of the soak: how each is made, and what the status must say of it."""
+"""The faults of the soak: how each is made, and what the status must report."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""The run that is soaked: its controlling process, its pods and workers, and what it says of itself."""
+"""The run that is soaked: its controlling process, its pods and workers, and its status."""
 
 import json
 import os

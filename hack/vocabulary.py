@@ -31,6 +31,11 @@ WORDS = {
     r"mend": "fix, correct",
     r"told": "sent, reported, called with, known",
     r"shall": "must, should, or the present tense",
+    r"look(s|ed|ing)? after": "manage, watch",
+    r"all is well|nothing says": "no problem was found, for an unknown reason",
+    r"has its way|have their way": "wins, takes precedence",
+    r"(what|whatever) (it|they) says?": "its message, its last lines",
+    r"says? of": "report about, describe",
 }
 # A docstring begins with a verb that says what happens.
 OPENING = "Return, Write, Print, Raise, Send"

@@ -147,7 +147,7 @@ async def test_state_goes_up_commands_come_down_and_the_exit_is_reported(start, 
         assert operator.registry.counters.refused == 0
 
 
-async def test_training_goes_on_while_the_operator_restarts_and_the_agent_comes_back(start, operator):
+async def test_training_continues_while_the_operator_restarts_and_the_agent_reconnects(start, operator):
     async with operator.listening():
         start(operator, *script(REPORTING))
         await operator.see(lambda agent: agent.state == "ready")

@@ -166,7 +166,7 @@ async def test_the_poll_of_a_superseded_agent_is_refused(it):
         await asyncio.wait_for(poll, 5)
 
 
-async def test_a_pod_that_is_forgotten_lets_its_poll_go(it):
+async def test_the_long_poll_of_a_forgotten_pod_ends(it):
     poll = asyncio.create_task(it.registry.long_poll(POD, it.say(wait=30)))
     await asyncio.sleep(0)
     it.registry.forget(POD)

@@ -109,7 +109,7 @@ def test_a_flood_from_one_address_leaves_room_for_agents(loop, authority, folder
         loop.run(check())
 
 
-def test_tokens_that_are_no_good_prove_nothing(loop, authority, folder):
+def test_invalid_tokens_prove_nothing(loop, authority, folder):
     async def check():
         site = Site(authority, folder)
         async with site.listening(unproven=ROOM):
@@ -241,7 +241,7 @@ def test_handshakes_of_suspects_are_paced_and_a_valid_token_clears_an_address():
 
 
 @pytest.mark.parametrize(("same", "other"), [("2001:db8::1", "2001:db8::2"), ("192.0.2.1", "192.0.2.1")])
-def test_a_host_has_one_standing_whatever_addresses_it_chooses(same, other):
+def test_a_host_has_one_priority_for_all_its_addresses(same, other):
     door = Door()
     door.shake(*[same] * 2)
     handshakes = door.admission.handshakes

@@ -122,7 +122,7 @@ class Written:
         (b"GET / HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n", 400),
     ],
 )
-async def test_what_is_no_request_is_refused_with_a_sentence_and_the_connection_ends(world, sent, status):
+async def test_an_invalid_request_is_rejected_with_a_sentence_and_the_connection_ends(world, sent, status):
     async with world.listening():
         peer, honest = await world.connect(), await world.connect()
         peer.writer.write(sent)
@@ -189,7 +189,7 @@ async def test_a_pod_that_asks_too_often_gets_the_time_to_come_back(world):
         assert world.registry.counters.limited == 3
 
 
-async def test_an_address_that_sends_bad_tokens_is_not_looked_at_for_a_while_but_its_good_pods_are(world):
+async def test_bad_tokens_block_their_address_for_a_while_but_not_its_known_pods(world):
     async with world.listening(refusals_per_second=0.01, refusals_burst=3):
         peer, pod = await world.connect(), await world.connect()
         assert (await pod.say().answer())[0] == 200
@@ -220,7 +220,7 @@ async def test_who_does_not_lead_sends_agents_elsewhere(world):
         assert world.registry.of(["pod-a"]) == {}, "nothing is taken in by one that cannot act on it"
 
 
-async def test_who_leads_no_more_lets_every_held_poll_go(world):
+async def test_a_former_leader_ends_every_long_poll(world):
     async with world.listening():
         peer, idle = await world.connect(), await world.connect()
         assert (await idle.say(token="other").answer())[0] == 200

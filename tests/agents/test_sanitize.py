@@ -127,7 +127,7 @@ def test_what_our_own_programs_write_is_read_in_one_go():
     assert sanitize.well_formed_report(written(report | {"phase": "st\x1bep"})) is None
 
 
-def test_a_report_that_is_no_json_costs_nothing_but_itself():
+def test_a_report_that_is_not_json_is_dropped_alone():
     good = {"round": 1, "rank": 0, "step": 3}
     (read,) = sanitize.reports([msgspec.Raw(b'{"round": 1e999}'), msgspec.Raw(b'"\xff"'), written(good)])
     assert read.step == 3

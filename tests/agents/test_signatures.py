@@ -69,7 +69,7 @@ async def server():
     return ApiServer()
 
 
-async def test_a_signature_says_whose_token_it_is(server):
+async def test_a_signature_confirms_the_pod_of_a_token(server):
     assert await server.vouch(token()) == POD
     assert await server.vouch(token(CURVE, kid="curve", algorithm="ES256")) == POD
     assert server.asked == 2, "both documents once"
@@ -102,7 +102,7 @@ async def test_it_vouches_for_nothing_doubtful(server, doubtful):
     assert await server.vouch(doubtful) is None
 
 
-async def test_a_public_key_is_no_secret_to_sign_with(server):
+async def test_a_public_key_is_not_a_secret_to_sign_with(server):
     """The classic confusion of algorithms: HMAC with the text of the published key."""
     key = json.loads(server.pages[KEYS_PATH])["keys"][0]
     assert await server.vouch(token(key["n"], algorithm="HS256")) is None
@@ -159,7 +159,7 @@ class Judge:
         return b'{"status": {}}'
 
 
-async def test_a_vouched_token_needs_no_review_and_ends_when_it_says(server):
+async def test_a_signed_token_needs_no_review_and_expires_on_time(server):
     judge = Judge(server)
     good = token(exp=judge.now + 700)
     for _ in range(3):

@@ -93,7 +93,7 @@ async def test_no_other_token_speaks_for_any_pod(world, refused):
     assert await world.ask(refused) is None
 
 
-async def test_what_a_token_claims_is_no_identity(world):
+async def test_claims_of_a_token_alone_prove_no_identity(world):
     """The API server says whose token it is; a token that claims our pod and is another's speaks for the other."""
 
     async def review(_text, audience):
@@ -157,7 +157,7 @@ async def test_a_pod_that_is_gone_is_refused_at_once(world):
     assert await world.ask(token()) is None
 
 
-async def test_while_the_api_server_is_away_known_tokens_go_on_and_others_must_wait(world):
+async def test_while_the_api_server_is_away_known_tokens_continue_and_others_must_wait(world):
     assert await world.ask(token()) == POD
     world.server.away = True
     world.now += 601
@@ -210,7 +210,7 @@ def test_an_answer_that_does_not_vouch_for_a_pod_is_a_no(status):
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"status": 1}', b"<html>"])
-def test_an_answer_that_is_no_review_is_an_error(body):
+def test_an_answer_that_is_not_a_review_is_an_error(body):
     with pytest.raises(ValueError, match="TokenReview"):
         reviewed(body, AUDIENCE)
 

@@ -124,6 +124,6 @@ def test_a_pipe_of_a_shell_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["/dev/zero", "/dev/null", "/", "/proc/self/mem", "/dev/tty", "\0", "x" * 300])
-def test_what_is_no_file_is_a_problem_and_no_wait(path, monkeypatch):
+def test_a_missing_file_is_reported_at_once(path, monkeypatch):
     monkeypatch.setattr(files, "SILENCE_SECONDS", 0.2)
     assert validate_file(path).problems

@@ -65,7 +65,7 @@ def test_every_node_is_structural(path, node):
     assert set(node.get("required", ())) <= set(node.get("properties", {}))
 
 
-def test_every_field_says_what_it_means():
+def test_every_field_has_a_description():
     fields = [(path, node) for path, node in NODES if path not in {"", "metadata"} and not path.endswith("[]")]
     assert [path for path, node in fields if len(node.get("description", "")) < 4] == []
 

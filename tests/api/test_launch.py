@@ -121,7 +121,7 @@ def test_only_of_programs_without_a_watchdog_of_their_own_the_agent_watches_the_
         assert "TORCHYARD_STALL_SECONDS" not in agent_env(job(**spec).spec)
 
 
-def test_the_environment_of_the_agent_is_what_the_spec_says():
+def test_the_environment_of_the_agent_follows_the_spec():
     plain = agent_env(job(script="1").spec)
     assert plain == {
         "TORCHYARD_PROCS": "auto",

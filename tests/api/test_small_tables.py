@@ -22,7 +22,7 @@ def test_durations_read(written, expected):
 
 
 @pytest.mark.parametrize("written", ["", "90", "s", "1.5h", "5m1h", "-1s", "10s\n", "1d", " 1s", "٣s"])
-def test_what_is_no_duration_is_refused_with_its_form(written):
+def test_an_invalid_duration_is_rejected_with_its_form(written):
     with pytest.raises(ValueError, match="write it like 90s, 5m or 1h30m"):
         Duration(written)
 

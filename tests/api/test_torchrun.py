@@ -1,4 +1,4 @@
-"""Options of a torchrun command: what they say of the size of a pod is honoured, if it stands before the script."""
+"""Options of a torchrun command: those of the size of a pod are honoured before the script."""
 
 import pytest
 

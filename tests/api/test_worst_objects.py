@@ -101,7 +101,7 @@ def test_no_pattern_of_others_is_compiled(pattern, monkeypatch):
 
 
 @pytest.mark.parametrize("case", too_large(), ids=lambda case: case["name"])
-def test_what_is_too_large_is_rejected_and_not_kept_even_if_an_old_crd_let_it_in(case):
+def test_oversized_objects_are_rejected_and_not_kept_even_if_an_old_crd_accepted_them(case):
     found = parse_job(document(case["spec"]))
     if case["at"].startswith("spec.trainer.params") and case.get("server", True):
         assert len(found.spec.trainer.params.json) <= MAX_BYTES, "few bytes, whatever their form"

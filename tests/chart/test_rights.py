@@ -85,7 +85,7 @@ def test_the_operator_may_do_this_and_nothing_else():
     assert len(everywhere) + len(at_home) <= MOST_RIGHTS
 
 
-def test_with_namespaces_of_its_own_it_may_touch_no_job_elsewhere():
+def test_with_watched_namespaces_it_has_no_rights_on_jobs_elsewhere():
     everywhere, at_home, elsewhere = operators(rendered({"watchNamespaces": ["red", "blue"]}))
     assert {resource for _, resource, _ in everywhere} == {"nodes", "tokenreviews"}
     assert set(elsewhere) == {("red", "torchyard-jobs"), ("blue", "torchyard-jobs")}

@@ -37,7 +37,7 @@ def test_the_defaults_satisfy_the_schema():
 
 
 @pytest.mark.parametrize("path", DEFAULTED)
-def test_every_value_says_what_it_means_and_has_a_default(path):
+def test_every_value_has_a_description_and_a_default(path):
     assert len(LEAVES[path].get("description", "")) > 8
     default(path)
 

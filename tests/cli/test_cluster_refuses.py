@@ -38,7 +38,7 @@ def untrusted(tmp_path):
     return context
 
 
-async def test_a_certificate_that_is_not_trusted_is_no_silence(torchyard, untrusted):
+async def test_a_certificate_that_is_not_trusted_is_not_silence(torchyard, untrusted):
     done = await asked(torchyard, objects, "ps", "-n", "team", tls=untrusted)
     assert done.returncode == 1
     assert "the certificate of https://127.0.0.1:" in done.stderr
@@ -104,7 +104,7 @@ async def test_what_waits_is_not_explained_by_explaining_it_again(torchyard):
 
 
 @pytest.mark.parametrize(("claim", "warned"), [(None, True), ("checkpoint.volume={claim: runs}", False)])
-async def test_submitting_a_job_that_leaves_nothing_behind_says_so(torchyard, claim, warned):
+async def test_submitting_a_job_that_leaves_nothing_behind_reports_it(torchyard, claim, warned):
     async def answer(request):
         return web.json_response(await request.json())
 
@@ -206,7 +206,7 @@ REMOTE = Remote(api=None, namespace="team", context="context test", flags=" -n t
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "cvrp/..", "cvrp/status", "cvrp?x", "cvrp#", "Cvrp", "a b", "%2e%2e"])
-def test_what_is_no_name_makes_no_path(name):
+def test_an_invalid_name_makes_no_path(name):
     with pytest.raises(TorchYardError, match="is no name of a TrainingJob"):
         job_path(REMOTE, name)
 
@@ -219,7 +219,7 @@ def test_what_is_no_name_makes_no_path(name):
         (("delete", "cvrp", "-n", "a/b"), "-n 'a/b' is no name of a namespace"),
     ],
 )
-async def test_what_is_no_name_reaches_no_server(torchyard, words, says):
+async def test_an_invalid_name_reaches_no_server(torchyard, words, says):
     """Of an empty one the path is that of all jobs: deleting it would delete every job of the namespace."""
     seen = []
 
@@ -232,7 +232,7 @@ async def test_what_is_no_name_reaches_no_server(torchyard, words, says):
     assert says in done.stderr
 
 
-async def test_who_is_not_known_is_no_silent_server(torchyard):
+async def test_an_unknown_user_is_not_reported_as_a_silent_server(torchyard):
     done = await asked(torchyard, lambda _: refused(401, "Unauthorized", "Unauthorized"), "ps", "-n", "team")
     assert done.returncode == 1
     assert "the API server does not know who you are" in done.stderr

@@ -44,7 +44,7 @@ def test_a_dataset_of_frames_is_read_without_torch(tmp_path):
     assert subprocess.run([sys.executable, "-c", program, folder], check=False).returncode == 0
 
 
-def test_problems_and_what_is_no_dataset_are_named(torchyard, tmp_path):
+def test_problems_and_what_is_not_a_dataset_are_named(torchyard, tmp_path):
     folder = write_lerobot(tmp_path / "data", "v2.1", LENGTHS, video=True)
     video = folder / "videos/chunk-000/observation.images.camera0/episode_000001.mp4"
     video.write_bytes(video.read_bytes()[:300])

@@ -74,7 +74,7 @@ def test_a_home_that_cannot_be_written_to(torchyard: CommandLine) -> None:
     assert torchyard("ps").returncode == 0
 
 
-def test_trouble_while_a_run_is_controlled_is_no_invalid_file(torchyard: CommandLine) -> None:
+def test_an_error_while_a_run_is_controlled_is_not_reported_as_an_invalid_file(torchyard: CommandLine) -> None:
     in_the_way = torchyard.record("cvrp") / "intake.sock"
     in_the_way.mkdir()
     try:
@@ -125,7 +125,7 @@ def test_a_damaged_job_file_is_named_and_hides_no_other_run(torchyard: CommandLi
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"status": 3}', b"\xff\x00"])
-def test_a_damaged_status_is_no_end_of_a_run(torchyard: CommandLine, content: bytes) -> None:
+def test_a_damaged_status_does_not_end_a_run(torchyard: CommandLine, content: bytes) -> None:
     (torchyard.record("cvrp") / "status.json").write_bytes(content)
     for command in (["status", "cvrp"], ["status", "cvrp", "-o", "json"], ["ps"], ["logs", "cvrp"], ["events", "cvrp"]):
         done = torchyard(*command)
@@ -146,7 +146,7 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(torchyard: CommandLin
     assert "no run 'nowhere'" in done.stderr.splitlines()[-1]
 
 
-def test_a_reader_that_goes_away_is_no_error(torchyard: CommandLine) -> None:
+def test_a_closed_pipe_is_not_an_error(torchyard: CommandLine) -> None:
     log = torchyard.record("cvrp") / "pods" / "cvrp-0-0" / "logs" / "rank-0.log"
     log.parent.mkdir(parents=True)
     log.write_text("line\n" * 200_000)
@@ -159,7 +159,7 @@ def test_a_reader_that_goes_away_is_no_error(torchyard: CommandLine) -> None:
     assert process.wait(timeout=300) == 141
 
 
-def test_a_finished_failure_cannot_be_resumed_and_says_why(torchyard: CommandLine) -> None:
+def test_a_finished_failure_cannot_be_resumed_and_names_the_cause(torchyard: CommandLine) -> None:
     torchyard.record("cvrp", {"state": "Failed"})
     refused(torchyard("resume", "cvrp"), "has failed", "torchyard status cvrp", "torchyard run FILE")
 

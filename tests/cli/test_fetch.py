@@ -101,7 +101,7 @@ def test_without_a_path_what_can_be_fetched_is_listed_with_its_size(torchyard, m
     assert listed.stderr == "next: torchyard fetch cartpole export/web\n"
 
 
-def test_where_nothing_was_written_the_listing_says_so(torchyard):
+def test_where_nothing_was_written_the_listing_reports_it(torchyard):
     torchyard.record("cartpole")
     refused = torchyard("fetch", "cartpole")
     assert (refused.returncode, "nothing that can be fetched" in refused.stderr) == (1, True)

@@ -99,7 +99,7 @@ def test_a_metric_has_the_unit_of_its_name(name: str, value: float, read: str) -
     assert measure(name, value) == read
 
 
-def test_a_clipped_text_says_so() -> None:
+def test_a_clipped_text_reports_it() -> None:
     assert clip("abcdef", 4) == "abc…"
     assert clip("abcd", 4) == "abcd"
 
@@ -116,5 +116,5 @@ def test_a_clipped_text_says_so() -> None:
         ("`torchyard validate` names every fault", " -n team", "`torchyard validate` names every fault"),
     ],
 )
-def test_a_command_of_a_sentence_can_be_typed_as_it_stands(text: str, flags: str, read: str) -> None:
+def test_a_command_in_a_sentence_can_be_typed_as_it_is(text: str, flags: str, read: str) -> None:
     assert addressed(text, "cvrp", flags) == read

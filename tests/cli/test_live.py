@@ -107,7 +107,7 @@ def test_a_rank_that_reported_earlier_is_not_called_behind() -> None:
 
 
 @pytest.mark.parametrize("recorded", [PENDING, FAILED, SUCCEEDED, job(""), job("Starting")])
-def test_states_without_progress_say_why(recorded: object) -> None:
+def test_states_without_progress_name_the_cause(recorded: object) -> None:
     text = drawn(Snapshot(recorded, NOW))  # type: ignore[arg-type]
     status = recorded.status  # type: ignore[attr-defined]
     assert (status.state or "Pending") in text

@@ -90,7 +90,7 @@ async def test_lines_that_a_stream_leaves_out_at_the_end_of_a_job_are_shown_once
     assert await said(torchyard, kubelet, "-f") == [f"r0 line {number}" for number in range(count)]
 
 
-async def test_a_reader_that_goes_away_ends_what_follows_a_job_that_goes_on(torchyard):
+async def test_a_closed_pipe_ends_a_command_that_follows_a_running_job(torchyard):
     kubelet = Kubelet([], later=["[rank 0] again"] * 1000, pause=0.1, endless=True)
     async with cluster(torchyard, kubelet.answer):
         process = torchyard.start("logs", "cvrp", "-f", "-n", "team")
@@ -182,7 +182,7 @@ async def test_a_quiet_watch_shows_no_output_and_with_json_it_goes_to_stderr(tor
     assert "[rank 0] first" in done.stderr
 
 
-async def test_a_watch_without_the_right_to_read_logs_says_so_once_and_goes_on(torchyard):
+async def test_a_watch_without_the_right_to_read_logs_warns_once_and_continues(torchyard):
     done = await watched(torchyard, Watched([], forbidden=True))
     assert done.returncode == 0
     assert done.stderr.count("the output of the program cannot be shown: pods/log is forbidden") == 1

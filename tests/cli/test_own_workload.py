@@ -50,7 +50,7 @@ def test_a_wrong_parameter_ends_the_job_with_what_was_meant(own: CommandLine) ->
     assert own("wait", "chars").returncode == 64
 
 
-def test_it_is_planned_from_anywhere_and_not_started_by_being_looked_at(own: CommandLine, tmp_path: Path) -> None:
+def test_it_is_planned_from_anywhere_and_not_started_by_being_planned(own: CommandLine, tmp_path: Path) -> None:
     found = own("plan", tmp_path / "job.yaml", "-o", "json")
     assert json.loads(found.stdout)["job"]["strategy"] == "fsdp", found.stderr
     (tmp_path / "src" / "char_lm.py").write_text("raise SystemExit('started')")

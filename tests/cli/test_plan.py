@@ -140,7 +140,7 @@ def test_every_shipped_example_of_a_built_in_trainer_can_be_planned(example, tmp
     assert json.loads(forecast(load(file), **sizes))["job"]["fits"] is True
 
 
-def test_a_shipped_workload_of_ones_own_can_be_planned(capsys):
+def test_a_shipped_custom_workload_can_be_planned(capsys):
     assert main(["plan", str(EXAMPLES / "chars.yaml"), "--gpu", "H100-80GB", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["job"]["fits"] is True
 
@@ -160,7 +160,7 @@ def test_what_cannot_be_planned_is_refused(job, capsys, words, says):
     assert says in capsys.readouterr().err
 
 
-def test_a_program_of_ones_own_has_no_step_that_is_known(tmp_path, capsys):
+def test_a_custom_program_has_no_step_that_is_known(tmp_path, capsys):
     file = tmp_path / "job.yaml"
     file.write_text(re.sub("trainer: .*", 'script: "1"', JOB))
     assert main(["plan", str(file)]) == 64

@@ -119,7 +119,7 @@ def test_a_request_that_cannot_be_read_blocks_no_other(torchyard, training, text
 
 
 @pytest.mark.parametrize("wishes", [0, 1])
-def test_a_pod_of_a_cluster_says_of_its_run_folder_what_this_machine_would(torchyard, training, wishes):
+def test_a_pod_of_a_cluster_lists_its_run_folder_as_this_machine_does(torchyard, training, wishes):
     for _ in range(wishes):
         torchyard("profile", "cvrp", "trace")
         training.is_done(0)

@@ -84,7 +84,7 @@ def test_a_rank_that_saved_as_it_was_asked_to_is_not_quoted_as_one_that_failed(t
     assert "asked to stop" not in text
 
 
-def test_status_of_a_run_without_its_process_says_so(torchyard: CommandLine) -> None:
+def test_status_of_a_run_without_its_process_reports_it(torchyard: CommandLine) -> None:
     torchyard.record("cvrp", {**status_document(RUNNING.status), "reason": "Training"})
     text = torchyard("status", "cvrp").stdout
     assert "Training" not in text + torchyard("ps", "-o", "wide").stdout
@@ -111,7 +111,7 @@ def test_logs_of_all_ranks_begin_with_the_one_that_failed_first(torchyard: Comma
     assert torchyard("logs", "cvrp", "--rank", "7").stdout == ""
 
 
-def test_followed_logs_go_on_through_new_pods_and_end_with_the_run(torchyard: CommandLine) -> None:
+def test_followed_logs_continue_through_new_pods_and_end_with_the_run(torchyard: CommandLine) -> None:
     folder = torchyard.record("cvrp", status_document(RUNNING.status))
     lock = controlled(folder)
     first = log(folder, "cvrp-0-0", 0, "one\n")

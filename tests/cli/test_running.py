@@ -132,7 +132,7 @@ def test_without_a_terminal_there_are_plain_lines(torchyard: CommandLine) -> Non
     assert "other succeeded" in done.stderr
 
 
-def test_a_job_that_fails_says_why_and_exits_1(torchyard: CommandLine) -> None:
+def test_a_job_that_fails_names_the_cause_and_exits_1(torchyard: CommandLine) -> None:
     script = "print('about to fail')\nraise RuntimeError('no such luck')"
     done = torchyard("run", job(torchyard, script, restart={"policy": "Never"}), timeout=300)
     assert done.returncode == 1

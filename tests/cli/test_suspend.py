@@ -31,7 +31,7 @@ async def test_only_what_is_not_over_is_suspended(torchyard, state, code, asked,
     assert json.loads(done.stdout)["metadata"]["name"] == "cvrp"
 
 
-async def test_suspending_a_job_that_keeps_nothing_says_so(torchyard):
+async def test_suspending_a_job_that_keeps_nothing_reports_it(torchyard):
     """Its checkpoints are on the disks of the pods that it gives up."""
 
     async def answer(request):

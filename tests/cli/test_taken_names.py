@@ -50,7 +50,9 @@ def test_a_run_ends_with_what_was_learned_what_was_written_and_the_next_command(
     ]
 
 
-def test_what_a_finished_run_left_is_named_with_a_command_that_goes_on_from_it(torchyard, monkeypatch, capsys) -> None:
+def test_files_of_a_finished_run_are_named_with_a_command_that_continues_from_them(
+    torchyard, monkeypatch, capsys
+) -> None:
     monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
     status = {**status_document(SUCCEEDED.status), "checkpoint": {"step": 1000}}
     (torchyard.record("cvrp", status) / "checkpoints").mkdir()

@@ -141,7 +141,7 @@ def extended(record):
     ],
     ids=["nothing", "noise", "gzip", "headers of headers", "a length beyond words"],
 )
-def test_what_is_no_archive_is_said_to_be_none(here, sent):
+def test_a_file_that_is_not_an_archive_is_named(here, sent):
     (here.parent / "sent.tar").write_bytes(sent)
     with pytest.raises(TorchYardError, match="no whole archive"):
         unpack(here.parent / "sent.tar", here / "got", Allowance(10**6, "1M"))

@@ -71,7 +71,7 @@ async def test_the_last_state_of_the_job_that_was_there_first_decides(torchyard,
     assert (done.returncode, said in done.stderr) == (code, True), done.stderr
 
 
-async def test_a_watch_that_the_server_ends_goes_on_where_it_stopped(torchyard):
+async def test_a_watch_that_the_server_ends_continues_where_it_stopped(torchyard):
     server = Server([[job(5, RUNNING)]], [BOOKMARK], [("MODIFIED", job(21, DONE))])
     assert (await waits(torchyard, server)).returncode == 0
     assert server.positions == ["10", "20"]

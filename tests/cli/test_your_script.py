@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "your-script.md"
 
 
 @pytest.mark.e2e
-def test_the_script_of_the_page_reports_and_goes_on_from_its_checkpoint(torchyard: CommandLine) -> None:
+def test_the_script_of_the_page_reports_and_continues_from_its_checkpoint(torchyard: CommandLine) -> None:
     (script,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     (torchyard.folder / "train.py").write_text(script)
     run = torchyard.start("run", "train.py", "--nodes", "2", "-o", "json", "--", "--lr", "0.02", "--steps", "100000000")

@@ -63,14 +63,14 @@ def installed(kubeconfig) -> None:
 
 
 async def _alone(api: Api) -> None:
-    """Two operators that look after the same jobs prove nothing of either."""
+    """Two operators that manage the same jobs prove nothing about either."""
     params = {"labelSelector": "app.kubernetes.io/name=torchyard"}
     found = json.loads(await api.request("GET", "/apis/apps/v1/deployments", params=params))["items"]
     for each in found:
         words = [word for one in each["spec"]["template"]["spec"]["containers"] for word in one.get("args", ())]
         if not any(word.startswith("--namespace=") for word in words):
             where = each["metadata"]["namespace"]
-            pytest.exit(f"an operator in namespace {where} looks after every namespace: uninstall it first", 2)
+            pytest.exit(f"an operator in namespace {where} manages every namespace: uninstall it first", 2)
 
 
 @pytest.fixture

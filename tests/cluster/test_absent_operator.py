@@ -97,7 +97,7 @@ async def _starved(operator):
 
 
 @pytest.mark.usefixtures("operator")
-async def test_a_job_that_is_restored_with_its_status_goes_on_with_pods_of_its_own(jobs, api):
+async def test_a_job_that_is_restored_with_its_status_continues_with_new_pods(jobs, api):
     """As a backup does it: the object, then its status, which speaks of pods that are long gone."""
     await jobs.submit("kept", command=SLEEPS, **ONE)
     await jobs.until("kept", lambda now: now.get("round") == 1)

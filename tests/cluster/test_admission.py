@@ -37,7 +37,7 @@ TRIAL_OF_NOBODY = {"name": "tune-0", "labels": {"torchyard.dev/sweep-uid": "1-2-
 
 
 class Cluster:
-    """An API server under the policies of a release that looks after one namespace, and clients of several users."""
+    """An API server under the policies of a release that manages one namespace, and clients of several users."""
 
     def __init__(self, api, namespace, folder):
         self.api, self.namespace, self._folder = api, namespace, folder
@@ -195,7 +195,7 @@ async def test_a_job_uses_no_secret_and_no_account_that_its_creator_could_not_us
     assert await cluster.ask("tenant", "PATCH", f"{path}/kept", labelled, content_type=MERGE_PATCH) == ""
 
 
-async def test_a_sweep_is_no_way_around_the_rights_of_its_creator(cluster):
+async def test_a_sweep_cannot_exceed_the_rights_of_its_creator(cluster):
     secret = {"envFrom": [{"secret": "private"}]}
     assert "names Secret private, and tenant may neither" in await cluster.sweep("tenant", secret)
     refused = await cluster.sweep("tenant", {"serviceAccountName": "admin"})
@@ -248,7 +248,7 @@ async def test_a_stolen_token_of_the_operator_makes_and_changes_trials_of_sweeps
     assert policy in await changed("job", {"spec": {"suspend": False}})
 
 
-async def test_no_other_account_makes_or_changes_a_job_that_looks_like_a_trial(cluster):
+async def test_other_accounts_cannot_create_or_change_a_job_that_looks_like_a_trial(cluster):
     forbidden = f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-trial-owners'"
     jobs = cluster.group("trainingjobs")
     there = json.loads(await cluster.api.request("POST", cluster.group("trainingsweeps"), body=sweep("tune", {})))
@@ -415,7 +415,7 @@ async def test_a_stolen_token_of_the_operator_opens_no_other_pods_to_the_network
         assert f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-network'" in await attack
 
 
-async def test_no_other_account_makes_a_pod_that_looks_like_a_member_of_a_job(cluster):
+async def test_other_accounts_cannot_create_a_pod_that_looks_like_a_member(cluster):
     members = f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-members'"
     forged = member(bare())
     assert members in await cluster.ask("editor", "POST", cluster.pods(), forged)

@@ -130,14 +130,14 @@ def compare(judged, is_unknown_to_cel):
 
 
 @pytest.mark.parametrize("seed", range(1, BATCHES + 1))
-async def test_generated_objects_are_judged_alike(api, jobs, seed):
+async def test_both_validations_agree_on_generated_objects(api, jobs, seed):
     """CEL and Python are two sources of the rules: ten thousand objects, a few of which break each rule."""
     judged = await judge(api, jobs, list(generated(BATCH, seed)), validate_bytes)
     compare(judged, lambda found: found.fix in UNKNOWN_TO_CEL or found.path.startswith("spec.trainer.params"))
 
 
 @pytest.mark.parametrize("seed", range(1, SWEEP_BATCHES + 1))
-async def test_generated_sweeps_are_judged_alike(api, jobs, seed):
+async def test_both_validations_agree_on_generated_sweeps(api, jobs, seed):
     """The same for sweeps; docs/validation.md says what the CRD cannot know of them."""
     path = jobs.replace("trainingjobs", "trainingsweeps")
     judged = await judge(api, path, list(generated_sweeps(BATCH, seed)), validate_sweep_bytes)

@@ -94,7 +94,7 @@ async def test_a_job_is_submitted_watched_and_read(torchyard, operator, namespac
     await torchyard("delete", "hello")
 
 
-async def test_a_job_is_suspended_and_goes_on(torchyard, operator):
+async def test_a_job_is_suspended_and_continues(torchyard, operator):
     await torchyard("submit", EXAMPLE, *LONG)
     await torchyard("wait", "cvrp", "--for", "running", "--timeout", "4m")
     late = await torchyard("wait", "cvrp", "--timeout", "1s", code=124)

@@ -38,7 +38,7 @@ async def played(api, certificates, tmp_path):
 
 
 @pytest.mark.parametrize("lives", [("lose", "expire"), ("plain-fail", "suspend")], ids="+".join)
-async def test_a_life_with_a_fault_in_it_comes_to_the_same(played, lives):
+async def test_a_life_with_a_fault_reaches_the_same_end(played, lives):
     # What nobody notices takes minutes.
     results = await played(*lives, kinds=("write", "news"), chosen=lambda plan: not plan.spoils, every=EVERY)
     assert sum(each.passed for each in results) >= 15

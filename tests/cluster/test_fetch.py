@@ -73,7 +73,7 @@ async def test_what_a_job_wrote_comes_home_while_it_runs_and_while_it_is_suspend
 
 
 @pytest.mark.usefixtures("operator", "claim")
-async def test_a_pod_of_its_own_reads_the_claim_of_a_job_that_is_over(torchyard, api, namespace, tmp_path):  # noqa: F811 - the fixture
+async def test_a_pod_of_its_own_reads_the_claim_of_a_job_that_has_ended(torchyard, api, namespace, tmp_path):  # noqa: F811 - the fixture
     await torchyard("submit", EXAMPLE, *ON_CLAIM, "--set", "trainer.params.steps=20", "--set", "export={}")
     await torchyard("wait", "cvrp", "--timeout", "4m")
     job = json.loads((await torchyard("status", "cvrp", "-o", "json")).out)

@@ -44,7 +44,7 @@ async def test_a_network_policy_that_is_already_there_becomes_the_one_of_the_job
 
 
 @pytest.mark.usefixtures("operator")
-async def test_a_service_without_an_owner_or_of_another_job_is_named_and_the_job_goes_on_when_it_is_gone(
+async def test_a_service_without_an_owner_or_of_another_job_is_named_and_the_job_continues_when_it_is_gone(
     api, namespace
 ):
     jobs = Jobs(api, namespace)

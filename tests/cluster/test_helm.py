@@ -51,7 +51,7 @@ def helm(namespace):
 
 @pytest.fixture
 async def release(api, namespace, helm, tmp_path):
-    """What installs or upgrades one release, which looks after the test's namespace alone.
+    """Install or upgrade one release, which manages only the namespace of the test.
 
     The TrainingJob resource belongs to it, as it would after `helm install`, and is given back afterwards.
     """
@@ -161,7 +161,7 @@ async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, name
     assert await place.refused() == []
 
     # A second release for the same namespace is refused, however it is chosen; the first one may still be upgraded.
-    said = rf"installation {name} \(of namespace {namespace}\) looks after namespace {namespace} already"
+    said = rf"installation {name} \(of namespace {namespace}\) manages namespace {namespace} already"
     for chosen in (f"watchNamespaces={{default,{namespace}}}", "rbac.aggregate=false"):
         with pytest.raises(AssertionError, match=said):
             await helm("install", f"second-{namespace}", str(CHART), "--set", f"crds.install=false,{chosen}")

@@ -119,7 +119,7 @@ async def test_an_eviction_that_a_disruption_budget_refuses_disturbs_nothing(pla
     assert (status["state"], status["round"]) == ("Running", 1)
 
 
-async def test_a_hundred_edits_in_a_row_come_to_what_the_last_one_says(played):
+async def test_a_hundred_edits_in_a_row_end_with_the_last_one(played):
     await played.jobs.submit("job", **GANG, scheduling=_there(played))
     await _trains(played, "job", 1)
     for number in range(100):
@@ -169,7 +169,7 @@ async def _flap(played: Lane) -> None:
 
 
 async def _say(played: Lane, *, well: bool) -> None:
-    """What it says, and what the control plane then writes on its pods."""
+    """Set whether it reports itself as ready, and wait for what the control plane writes on its pods."""
     played.heart.well = well
     await played.heart.beat()
     body = {"status": {"conditions": [{"type": "Ready", "status": "True" if well else "False"}]}}

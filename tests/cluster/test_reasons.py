@@ -37,7 +37,7 @@ def jobs(api, namespace, operator) -> Jobs:
     return Jobs(api, namespace)
 
 
-async def test_pods_that_cannot_start_say_why_and_what_to_do(jobs):
+async def test_pods_that_cannot_start_name_cause_and_fix(jobs):
     await jobs.make("persistentvolumeclaims", "unbound", spec=HUGE)
     control_plane = {"node-role.kubernetes.io/control-plane": ""}
     expected = {

@@ -7,9 +7,7 @@ from tests.support.cluster.rights import Rights
 ONE = {"command": SLEEPS, "nodes": 1, "gracePeriod": "2s"}
 
 
-async def test_a_right_that_is_taken_away_is_named_and_all_goes_on_once_it_is_back(
-    api, namespace, make_operator, tmp_path
-):
+async def test_a_missing_right_is_named_and_work_continues_once_it_is_granted(api, namespace, make_operator, tmp_path):
     jobs = Jobs(api, namespace)
     async with Rights(api, namespace).given() as rights:
         operator = make_operator(kubeconfig=rights.kubeconfig(tmp_path / "bound"))

@@ -97,7 +97,7 @@ async def forge(api, namespace, members, sign):
 
 @pytest.fixture
 async def sync(operator, certificates, address):
-    """Call the operator as an agent does; the status of its answer, and what it says."""
+    """Call the operator as an agent does; return status and body of the answer."""
     trust = ssl.create_default_context(cafile=certificates / "ca.crt")
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=trust)) as session:
 

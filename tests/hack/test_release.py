@@ -1,4 +1,4 @@
-"""What a release says of itself: its parts, where they come from, and that they were checked."""
+"""Metadata of a release: its parts, where they come from, and that they were checked."""
 
 import importlib.util
 import json

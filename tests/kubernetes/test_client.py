@@ -87,7 +87,7 @@ async def test_an_invalid_object_names_its_faulty_fields(talk):
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>bad gateway</html>", b"\xff\xfe", b"[1, 2]", b'{"message": 7}'])
-async def test_an_answer_that_is_no_status_is_quoted(talk, body):
+async def test_an_answer_that_is_not_a_status_is_quoted(talk, body):
     async def answer(_request):
         return web.Response(status=502, body=body)
 
@@ -105,7 +105,7 @@ async def test_an_answer_that_is_no_status_is_quoted(talk, body):
         ({}, {}, None),
     ],
 )
-async def test_who_asks_to_wait_says_how_long(talk, headers, fields, seconds):
+async def test_a_requested_wait_has_its_length(talk, headers, fields, seconds):
     async def answer(_request):
         response = refused(429, "TooManyRequests", "slow down", **fields)
         response.headers.update(headers)
@@ -137,7 +137,7 @@ async def test_a_broken_connection_is_unavailable(talk):
 
 
 @pytest.mark.parametrize("body", ['{"metadata": {"resourceVersion": "7"}, "items": [', "<html>Welcome</html>", ""])
-async def test_a_truncated_answer_is_no_answer(talk, body):
+async def test_a_truncated_answer_is_an_error(talk, body):
     async def answer(_request):
         return web.Response(text=body)
 
@@ -147,7 +147,7 @@ async def test_a_truncated_answer_is_no_answer(talk, body):
         assert await api.request("GET", f"{PODS}/worker/log", accept="*/*") == body.encode()
 
 
-async def test_half_a_refusal_is_no_refusal(talk):
+async def test_half_an_error_is_not_an_error(talk):
     """Its reason may be missing: a quota's would be read as a policy's."""
 
     async def answer(_request):
@@ -226,7 +226,7 @@ async def test_a_watch_that_falls_silent_ends(talk, monkeypatch):
             await anext(lines)
 
 
-async def test_a_watch_that_is_refused_says_why(talk):
+async def test_a_watch_that_is_refused_names_the_cause(talk):
     async def answer(_request):
         return refused(410, "Expired", "too old resource version")
 
@@ -242,7 +242,7 @@ def fenced() -> None:
     raise Fenced("not the leader")
 
 
-async def test_behind_a_closed_fence_nothing_is_written_but_reading_goes_on(talk):
+async def test_behind_a_closed_fence_nothing_is_written_but_reading_continues(talk):
     verbs = []
 
     async def answer(request):

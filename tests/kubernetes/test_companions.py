@@ -89,7 +89,7 @@ async def test_a_gang_has_its_policy_before_its_first_pod_for_one_request(server
         assert server.calls[4:] == [POLICY, PODS]
 
 
-async def test_without_its_policy_there_is_no_pod(server, tmp_path, monkeypatch):
+async def test_no_pod_is_created_without_its_policy(server, tmp_path, monkeypatch):
     message = (
         'networkpolicies.networking.k8s.io "ty-1-2-3" is forbidden: User "x" cannot patch resource "networkpolicies" '
         'in API group "networking.k8s.io" in the namespace "team"'

@@ -181,7 +181,7 @@ async def test_a_kubeconfig_that_is_no_good_is_explained(tmp_path, monkeypatch, 
         await Credentials.load(context)
 
 
-async def test_the_context_says_the_namespace(tmp_path, monkeypatch):
+async def test_the_namespace_of_the_context_is_used(tmp_path, monkeypatch):
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "http://127.0.0.1:1", namespace="team")))
     assert (await Credentials.load("test")).namespace == "team"
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "http://127.0.0.1:1")))

@@ -44,6 +44,6 @@ async def test_a_warning_that_comes_and_goes_is_written_once_a_minute(tmp_path, 
     assert written.count(("job-uid", TRAINING.reason, TRAINING.message)) == 20, "a transition each"
 
 
-def test_an_event_is_one_line_of_text_whatever_a_user_has_named():
+def test_an_event_is_one_line_of_text_even_if_names_have_line_breaks():
     event = EmitEvent(type="Normal", reason="BestImproved", message="best: lo\x1b[2Jss\n\u202e0.5\x9b")
     assert document(job(1), event, now=0.0, reporter="one")["message"] == "best: loss 0.5"

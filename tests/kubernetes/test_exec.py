@@ -52,7 +52,7 @@ async def test_a_command_that_fails_says_what_it_said_last(tmp_path, monkeypatch
         await output(tmp_path, answering(BADLY), monkeypatch)
 
 
-async def test_a_connection_that_breaks_is_no_end_of_the_command(tmp_path, monkeypatch):
+async def test_a_broken_connection_does_not_end_the_command(tmp_path, monkeypatch):
     with pytest.raises(Unavailable, match="before the command did"):
         await output(tmp_path, answering((1, b"half of an archive")), monkeypatch)
 

@@ -51,7 +51,7 @@ async def closing(one):
         await one.close()
 
 
-async def test_one_list_tells_of_all_jobs_of_a_namespace_why_their_pods_do_not_start(talk, asked, monkeypatch):
+async def test_one_list_explains_all_jobs_of_a_namespace_whose_pods_do_not_start(talk, asked, monkeypatch):
     monkeypatch.setattr(kubelet_events, "SOON_SECONDS", 0.01)
     monkeypatch.setattr(kubelet_events, "SHARE", 0.0)
     pods = [placed(job, number) for job in ("one", "two", "three") for number in range(8)]

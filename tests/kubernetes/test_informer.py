@@ -25,7 +25,7 @@ async def test_it_knows_what_was_there_and_what_happens():
 
 
 @virtual_time
-async def test_a_broken_watch_goes_on_where_it_stopped_without_another_list():
+async def test_a_broken_watch_continues_where_it_stopped_without_another_list():
     server = Server()
     first, second = server.watch(), server.watch()
     async with following(server) as (informer, _):

@@ -78,7 +78,7 @@ async def test_an_object_never_goes_back_in_time():
 
 
 @virtual_time
-async def test_what_is_gone_stays_gone_whatever_arrives_late():
+async def test_late_events_do_not_bring_a_deleted_object_back():
     server = Server()
     lines = server.watch()
     async with following(server) as (informer, _):

@@ -68,7 +68,7 @@ async def test_a_status_of_another_version_is_kept_but_for_what_stalls_the_job()
 
 
 @pytest.mark.parametrize("status", ["x", {"conditions": ["x", {}, 3]}, {"conditions": "x"}])
-async def test_a_status_that_is_no_object_stops_no_other_job(status):
+async def test_a_status_that_is_not_an_object_stops_no_other_job(status):
     told_of = await told(Server(spec=SPEC, status=status))
     assert [each["reason"] for each in told_of["conditions"] if each.get("type") == "Stalled"] == ["UnreadableStatus"]
 

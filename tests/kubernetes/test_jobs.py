@@ -47,7 +47,7 @@ def test_a_field_that_a_newer_crd_adds_on_reading_takes_no_job_from_its_training
     assert not invalid
 
 
-def test_a_write_of_our_own_that_the_watch_tells_again_is_not_even_read(jobs, invalid):
+def test_an_own_write_that_the_watch_repeats_is_not_decoded(jobs, invalid):
     written = jobs.get(KEY)
     jobs.record("MODIFIED", document(1, status={"round": "three"}))
     assert jobs.get(KEY) is written

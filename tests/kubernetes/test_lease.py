@@ -178,7 +178,7 @@ async def test_words_of_refusal_end_up_in_the_log_once(caplog):
 @settings(max_examples=25)
 @given(seed=st.integers(0, 2**32), loss=st.floats(0, 0.6), slow=st.sampled_from([0.05, 1.0, 3.0]))
 @virtual_time
-async def test_never_do_two_write_whatever_the_network_does(seed, loss, slow):
+async def test_two_leaders_never_write_at_once_under_network_faults(seed, loss, slow):
     """Ten minutes of lost, late and half-done requests, cuts, stopped and killed processes."""
     dice = random.Random(seed)
     server = LeaseServer()

@@ -108,7 +108,7 @@ def test_every_pod_meets_the_restricted_pod_security_standard(path):
     assert len(used) == len(set(used))
 
 
-def test_the_pod_belongs_to_the_job_and_says_which_member_it_is():
+def test_the_pod_belongs_to_the_job_and_is_labelled_as_a_member():
     metadata = built()["metadata"]
     (owner,) = metadata["ownerReferences"]
     assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == ("u-1", True, False)

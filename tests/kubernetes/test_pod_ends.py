@@ -168,7 +168,7 @@ ENDED = {
 
 
 @pytest.mark.parametrize("name", ENDED)
-def test_a_pod_that_ended_says_how(name):
+def test_the_end_of_a_pod_is_explained(name):
     status, reason, evidence, code = ENDED[name]
     found = seen(pod(spec=ON_NODE, status=status)).pod
     assert not found.alive
@@ -176,7 +176,7 @@ def test_a_pod_that_ended_says_how(name):
     assert not reason or reason in set(Reason)
 
 
-def test_a_pod_that_is_taken_away_says_by_whom_before_it_is_gone():
+def test_the_reason_of_a_displaced_pod_is_known_before_it_is_gone():
     condition = {**DISRUPTED, "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
     going = pod(
         metadata={"deletionTimestamp": "2026-11-21T10:05:00Z"},

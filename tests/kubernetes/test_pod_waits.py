@@ -235,7 +235,7 @@ WAITING = {
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_a_pod_that_waits_says_why(name):
+def test_a_waiting_pod_names_the_cause(name):
     document, reason, evidence = WAITING[name]
     facts = seen(document)
     assert (facts.pod.phase, facts.pod.reason, facts.pod.message) == ("Pending", reason, evidence)

@@ -56,7 +56,7 @@ async def test_news_of_a_pod_that_starts_may_wait_for_its_like_and_of_one_that_f
     assert told[8:] == [(("team", "cvrp"), 0.0)]
 
 
-async def test_it_is_not_kept_for_ever(known, monkeypatch):
+async def test_it_is_not_kept_forever(known, monkeypatch):
     monkeypatch.setattr(kube_pods, "VANISHED_SECONDS", 0.01)
     known.forget(appear(known, spec={"nodeName": "node-7"}, status=RUNNING))
     async with asyncio.timeout(5):

@@ -133,7 +133,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_refusal_says_what_it_means_without_the_name_of_one_pod(name):
+def test_a_rejection_is_explained_without_the_name_of_one_pod(name):
     error, reason, message = REFUSALS[name]
     found = refused(error)
     assert (found.reason, found.message) == (reason, message)
@@ -145,7 +145,7 @@ def test_a_server_that_does_not_answer_has_refused_nothing():
     assert refused(Unavailable("POST /api/v1/namespaces/x/pods: 503 try later")) is None
 
 
-def test_a_right_that_is_missing_is_named_whatever_the_write_was():
+def test_a_missing_right_is_named_for_every_kind_of_write():
     error = no(
         403,
         'trainingjobs.torchyard.dev "a" is forbidden: User "x" cannot patch resource "trainingjobs/status" '
@@ -158,7 +158,7 @@ def test_a_right_that_is_missing_is_named_whatever_the_write_was():
 # What the plan makes of it.
 
 
-def test_a_job_that_is_refused_says_so_and_waits_before_it_tries_again():
+def test_a_rejected_job_reports_the_reason_and_backs_off():
     world = World(4)
     world.refusal = Refusal(reason=Reason("QuotaExceeded"), message="team, pods 3/3", since=START, until=START + 30)
     world.settle()
@@ -212,7 +212,7 @@ def test_a_refused_replacement_waits_as_part_of_the_recovery():
     assert world.status.state == "Running"
 
 
-def test_a_recovery_no_longer_says_what_held_it_up_once_that_is_over():
+def test_a_recovery_no_longer_names_a_delay_that_has_ended():
     world = World(2).to_running()
     world.vanish(world.at(1))
     world.settle()

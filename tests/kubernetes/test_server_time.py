@@ -49,13 +49,13 @@ def test_whole_seconds_slow_answers_and_servers_that_differ_a_little_move_nothin
 
 
 @pytest.mark.parametrize("date", [None, "", "tomorrow", "Mon, 99 Nov 2026 12:00:00 GMT"])
-def test_an_answer_without_a_date_says_nothing(date):
+def test_an_answer_without_a_date_does_not_move_the_clock(date):
     machine = Machine(HOUR)
     machine.time.note(date, sent=machine.up)
     assert machine.time() == NOON + HOUR
 
 
-async def test_every_answer_tells_it_also_to_those_who_share_the_connection(tmp_path, monkeypatch):
+async def test_every_answer_sets_the_clock_of_all_who_share_the_connection(tmp_path, monkeypatch):
     async def answer(_request):
         return web.json_response({}, headers={"Date": formatdate(NOON, usegmt=True)})
 

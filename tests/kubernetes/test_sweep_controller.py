@@ -56,7 +56,7 @@ JOINT = {
     ],
     ids=["by a rule", "by the API server"],
 )
-async def test_parameters_that_make_no_job_are_a_failed_trial_and_the_search_goes_on(spec, rejects, failed, said):
+async def test_parameters_that_make_no_job_are_a_failed_trial_and_the_search_continues(spec, rejects, failed, said):
     calm = await undisturbed(rejects=rejects, **spec)
     status = calm.sweep()["status"]
     assert (status["state"], status["trials"]["failed"]) == ("Succeeded", len(failed))
@@ -76,7 +76,7 @@ async def test_parameters_that_make_no_job_are_a_failed_trial_and_the_search_goe
         assert wild.decisions() == calm.decisions(), number
 
 
-async def test_a_job_that_is_rejected_without_its_parameters_too_is_no_failed_trial():
+async def test_a_job_that_is_rejected_without_its_parameters_too_is_not_a_failed_trial():
     world = World(rejects=lambda _spec: True)
     await world.visit()
     assert stalled(world)[0] == "TrialRejected"
@@ -85,7 +85,7 @@ async def test_a_job_that_is_rejected_without_its_parameters_too_is_no_failed_tr
     assert (await world.until_over())["trials"]["failed"] == 0
 
 
-async def test_a_rejection_that_passes_is_no_fault_of_the_parameters():
+async def test_a_temporary_rejection_does_not_fail_the_trial():
     """A webhook that is away, or a role that is replaced, for a moment."""
     rejections = iter([True])
     world = World(rejects=lambda _spec: next(rejections, False))
@@ -111,7 +111,7 @@ async def test_events_tell_the_life_of_a_sweep():
     assert len(world.events) == before
 
 
-async def test_a_sweep_whose_trials_get_no_pods_says_so():
+async def test_a_sweep_whose_trials_get_no_pods_reports_it():
     world = World()
     await world.visit()
     for name in ("tune-0", "tune-1"):
@@ -241,7 +241,7 @@ async def test_the_deadline_saves_and_stops_and_the_best_counts():
     assert all(job["status"]["state"] != "Running" for job in world.trials())
 
 
-async def test_a_sweep_that_is_over_is_deleted_after_its_time_to_live():
+async def test_a_sweep_that_has_ended_is_deleted_after_its_time_to_live():
     world = World(ttlAfterFinished="10m")
     await world.until_over()
     world.now += 599
@@ -306,7 +306,7 @@ class Broken(Sampler):
         raise MissingLibraryError("algorithm tpe needs optuna")
 
 
-async def test_without_optuna_the_status_says_so():
+async def test_without_optuna_the_status_reports_it():
     world = World(sampler=Broken(), algorithm={"name": "tpe"})
     await world.visit()
     assert stalled(world) == ("SamplerMissing", "algorithm tpe needs optuna.")
@@ -336,7 +336,7 @@ async def test_a_rejected_trial_is_reported():
         ({"jobTemplate": {"spec": {"trainer": {"name": "x:Y"}, "args": ["x"]}}}, "spec.jobTemplate.spec"),
     ],
 )
-async def test_a_sweep_that_got_past_the_server_says_what_is_wrong(change, said):
+async def test_an_invalid_sweep_that_the_server_accepted_names_the_problem(change, said):
     world = World(**change)
     await world.visit()
     reason, message = stalled(world)

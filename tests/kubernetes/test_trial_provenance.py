@@ -56,7 +56,7 @@ async def test_a_forged_trial_decides_nothing_and_is_named(change):
     assert world.decisions() == calm.decisions()
 
 
-async def test_a_changed_record_is_no_record():
+async def test_a_changed_record_is_not_a_record():
     world = World()
     await world.visit()
 

@@ -1,4 +1,4 @@
-"""How a job ends whose script is at fault, and that a slow one is not: what the status says of it."""
+"""Endings of jobs whose script fails, and that a slow one does not: their status."""
 
 import pytest
 

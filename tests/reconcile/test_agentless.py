@@ -81,7 +81,7 @@ def test_a_member_that_fails_takes_the_whole_gang_into_new_pods():
     assert (world.status.state, world.status.round) == ("Running", 2)
 
 
-def test_a_job_that_ends_before_anybody_looks_has_succeeded():
+def test_a_job_that_ends_before_its_first_observation_has_succeeded():
     world = Plain()
     world.settle()
     world.start_pods()
@@ -91,7 +91,7 @@ def test_a_job_that_ends_before_anybody_looks_has_succeeded():
     assert (world.status.state, world.status.round, world.status.restarts.total) == ("Succeeded", 1, 0)
 
 
-def test_a_pod_that_fails_before_anybody_looks_is_the_first_cause_of_the_round():
+def test_a_pod_that_fails_before_its_first_observation_is_the_first_cause_of_the_round():
     world = Plain(restart=Restart(policy="Never", max_restarts=0))
     world.settle()
     world.start_pods()
@@ -150,7 +150,7 @@ EVENTS = st.lists(
 
 @settings(max_examples=150)
 @given(EVENTS)
-def test_whatever_happens_to_its_pods_no_two_gangs_live_and_what_is_over_stays_over(history):
+def test_under_any_pod_faults_there_is_one_gang_and_finished_jobs_stay_finished(history):
     world = Plain(3)
     world.settle()
     ended = None

@@ -32,7 +32,7 @@ async def test_a_job_goes_from_its_creation_to_success():
 
 
 @virtual_time
-async def test_the_next_round_opens_without_any_further_news_once_the_back_off_is_over():
+async def test_the_next_round_opens_without_any_further_news_once_the_back_off_has_ended():
     world = World(1)
     async with controlled(world) as (controller, _):
         await pass_time(world, 1)
@@ -113,7 +113,7 @@ async def test_what_the_cluster_does_not_answer_is_said_once_until_it_changes(ca
 
 
 @virtual_time
-async def test_an_error_on_one_job_stalls_that_job_alone_and_says_so_on_it():
+async def test_an_error_on_one_job_stalls_that_job_alone_and_is_reported_on_it():
     world = World(1)
     ports = Ports(world)
     ports.failing["create_pod"] = [RuntimeError("x" * 5000) for _ in range(4)]
@@ -131,7 +131,7 @@ async def test_an_error_on_one_job_stalls_that_job_alone_and_says_so_on_it():
 
 @pytest.mark.parametrize("history", ["none", "older", "a state"])
 @virtual_time
-async def test_until_all_pods_are_known_only_a_gang_is_made_that_any_process_makes_alike(history):
+async def test_until_all_pods_are_known_only_first_gangs_are_created(history):
     world = World(2)
     ports = Ports(world)
     known = asyncio.Event()

@@ -44,7 +44,7 @@ def wait_for(world, happened):
         wait(world, 1)
 
 
-def test_a_gang_of_which_only_a_part_is_scheduled_is_released_says_so_and_comes_back():
+def test_a_partially_scheduled_gang_is_released_with_a_reason_and_recreated():
     world = part_placed()
     assert (world.status.state, world.status.reason) == ("Pending", "InsufficientGPU")
     assert LIMIT <= plan(world.view()).requeue_after <= LATEST
@@ -65,7 +65,7 @@ def test_a_gang_of_which_only_a_part_is_scheduled_is_released_says_so_and_comes_
     assert (world.status.rendezvous.releases, world.status.rendezvous.waiting_since) == (0, None)
 
 
-def test_a_part_that_a_quota_does_not_let_in_counts_as_one_without_room():
+def test_pods_that_a_quota_rejects_count_as_unscheduled():
     world = World(2)
     world.settle()
     world.start_pods()
@@ -82,7 +82,7 @@ def test_a_part_that_a_quota_does_not_let_in_counts_as_one_without_room():
     assert (world.status.rendezvous.open, world.status.round) == (True, 2)
 
 
-def test_a_gang_of_which_nothing_finds_room_holds_nothing_and_goes_on_waiting():
+def test_a_gang_without_any_scheduled_pod_holds_nothing_and_continues_to_wait():
     world = World(4)
     world.room = 0
     wait(world, 3600, step=60.0)
@@ -158,7 +158,7 @@ def test_pauses_grow_and_end_where_a_user_still_wants_to_wait():
     assert 120 <= pauses[-1] <= 241
 
 
-def test_a_new_operator_goes_on_with_the_pause_and_with_what_was_not_deleted_yet():
+def test_a_new_operator_continues_the_pause_and_the_remaining_deletions():
     world = part_placed()
     world.now += LATEST
     decided = plan(world.view())
@@ -172,7 +172,7 @@ def test_a_new_operator_goes_on_with_the_pause_and_with_what_was_not_deleted_yet
     assert (world.status.reason, world.pods) == ("GangIncomplete", {})
 
 
-def test_a_gang_that_lets_go_can_be_suspended_and_resumed_at_once():
+def test_a_released_gang_can_be_suspended_and_resumed_at_once():
     world = part_placed()
     world.now += LATEST
     world.settle()
@@ -235,7 +235,7 @@ def lose_one(world):
     wait(world, 60)
 
 
-def test_a_gang_that_the_nodes_cannot_hold_says_so_once_and_is_seldom_tried_again():
+def test_a_gang_that_can_never_fit_is_reported_once_and_rarely_retried():
     world = part_placed()
 
     def never_fits():

@@ -183,7 +183,7 @@ def test_an_exit_code_of_a_program_that_raised_nothing_is_said_once_and_plainly(
     assert f"last cause WorkerFailed, rank 0, pod job-0-0, node node-0, {said})" in world.status.message
 
 
-def test_an_exit_code_alone_is_no_exception_that_repeats():
+def test_an_exit_code_alone_is_not_an_exception_that_repeats():
     world = World(1, restart=Restart(no_progress_limit=5)).to_running()
     for _ in range(2):
         fail(
@@ -221,7 +221,7 @@ FAILURES = [code for code, known in EXIT_REASONS.items() if known.counted]
 
 
 @pytest.mark.parametrize("code", FAILURES)
-def test_a_failure_of_a_program_says_what_to_do(code):
+def test_a_failure_of_a_program_names_the_fix(code):
     """What comes from outside (an interrupt, a termination) leaves nothing to be done about the program."""
     known = EXIT_REASONS[code]
     assert known.next_step or known in {Reason.INTERRUPTED, Reason.TERMINATED}

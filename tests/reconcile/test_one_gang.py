@@ -21,7 +21,7 @@ def lose(world, index):
     world.settle()
 
 
-def test_parameters_edited_while_a_round_is_open_change_nothing_until_it_is_over_and_then_the_whole_gang():
+def test_parameters_edited_while_a_round_is_open_change_nothing_until_it_has_ended_and_then_the_whole_gang():
     world = World(2, trainer=cvrp(lr=0.1)).to_running()
     members = world.status.rendezvous.members
     world.edit(trainer=cvrp(lr=0.2))

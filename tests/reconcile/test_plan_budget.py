@@ -67,7 +67,7 @@ def test_one_failure_and_then_success_is_one_restart():
     assert (world.status.state, world.status.round, world.status.restarts.total) == ("Succeeded", 2, 1)
 
 
-def test_a_suspend_is_no_restart():
+def test_a_suspend_is_not_counted_as_a_restart():
     world = World(1).to_running()
     world.edit(suspend=True)
     world.settle()
@@ -109,7 +109,7 @@ def test_a_bare_exit_code_twice_need_not_be_the_same_error():
     assert (world.status.state, world.status.reason) == ("Failed", "NoProgress")
 
 
-def test_a_kill_at_the_same_step_twice_is_no_evidence_against_the_code():
+def test_a_kill_at_the_same_step_twice_does_not_count_against_the_program():
     world = World(1, restart=Restart(no_progress_limit=100)).to_running()
     for _ in range(2):
         fail(world, 0, 137, exception="", message="")

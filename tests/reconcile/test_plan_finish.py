@@ -34,7 +34,7 @@ def test_completion_is_seen_without_the_agents():
 
 
 @pytest.mark.parametrize("files_stay", [True, False])
-def test_a_completed_job_says_so_if_what_it_made_goes_with_its_pods(files_stay):
+def test_a_completed_job_warns_if_its_results_are_lost_with_its_pods(files_stay):
     world = World(1).to_running()
     world.files_stay = files_stay
     uid = world.at(0)
@@ -59,7 +59,7 @@ def test_pods_of_a_finished_job_that_do_not_go_are_deleted():
     assert [each.uid for each in of(DeletePod, plan(world.view()))] == [uid]
 
 
-def test_a_pod_of_a_finished_job_in_which_a_side_car_goes_on_is_deleted_too():
+def test_a_pod_of_a_finished_job_with_a_running_sidecar_is_deleted_too():
     world = World(2).to_running()
     for index in (0, 1):
         world.end_workers(world.at(index), 0)

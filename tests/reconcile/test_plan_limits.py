@@ -14,7 +14,7 @@ from torchyard.reconcile.observed import RankReport
 from torchyard.reconcile.plan import plan
 
 
-def test_suspend_saves_first_then_gives_every_pod_up_and_resume_goes_on():
+def test_suspend_saves_first_then_gives_every_pod_up_and_resume_continues():
     world = World(2).to_running()
     world.advance_training(5)
     world.edit(suspend=True)
@@ -50,7 +50,7 @@ def test_a_suspended_job_has_a_checkpoint_only_where_files_outlive_the_pods(file
     assert ("checkpoint of step 5" in status.message) is files_stay
 
 
-def test_a_resume_before_the_former_pods_are_gone_says_that_it_waits_for_them():
+def test_a_resume_before_the_former_pods_are_gone_names_them():
     world = World(2).to_running()
     world.edit(suspend=True)
     world.step()
@@ -66,7 +66,7 @@ def test_a_resume_before_the_former_pods_are_gone_says_that_it_waits_for_them():
     assert world.status.state == "Running"
 
 
-def test_a_resume_after_a_failure_is_no_recovery():
+def test_a_resume_after_a_failure_is_not_a_recovery():
     world = World(1).to_running()
     fail(world)
     world.edit(suspend=True)
@@ -123,7 +123,7 @@ KILLED = {"answer": "killed", "answer_seconds": 30.1}
         ({}, ""),
     ],
 )
-def test_a_suspend_says_how_the_program_answered_and_claims_no_save(answer, said):
+def test_a_suspend_reports_the_response_of_the_program_and_claims_no_save(answer, said):
     world = World(2).to_running()
     world.answer = answer
     world.edit(suspend=True)

@@ -139,7 +139,7 @@ def test_a_pod_that_was_asked_to_stop_for_an_unknown_reason_is_not_waited_for_lo
     assert (attempt.reason, attempt.cause.exception, attempt.counted) == ("Preempted", "they had not saved", False)
 
 
-def test_a_pod_that_is_lost_stands_for_the_first_of_its_ranks():
+def test_a_lost_pod_is_reported_as_its_first_rank():
     world = World(3, procs_per_node=4).to_running()
     world.end_pod(world.at(1), 137, "OOMKilled")
     world.settle()
@@ -196,7 +196,7 @@ def test_the_first_cause_is_the_earliest_failure_that_no_other_explains():
     assert world.status.attempts[0].reason == "SegmentationFault"
 
 
-def test_a_consequence_that_is_reported_first_waits_for_its_cause_but_not_for_ever():
+def test_a_consequence_that_is_reported_first_waits_for_its_cause_but_not_forever():
     world = World(2).to_running()
     fail(world, 0, 76, secondary=True)
     decided = world.step()
@@ -225,7 +225,7 @@ def test_a_new_operator_waits_for_the_member_that_failed_first_to_call():
     assert (world.status.attempts[0].reason, world.status.attempts[0].cause.rank) == ("Killed", 1)
 
 
-def test_a_new_operator_does_not_wait_for_ever_for_a_member_to_call():
+def test_a_new_operator_does_not_wait_forever_for_a_member_to_call():
     world = World(2).to_running()
     fail(world, 0, 76, secondary=True)
     world.agents.pop(world.at(1))
@@ -236,7 +236,7 @@ def test_a_new_operator_does_not_wait_for_ever_for_a_member_to_call():
     assert world.status.attempts[0].reason == "PeerLost"
 
 
-def test_silence_alone_is_no_death():
+def test_silence_alone_does_not_mean_a_lost_pod():
     world = World(2).to_running()
     uid = world.at(1)
     world.agents[uid] = replace(world.agents[uid], connected=False)

@@ -15,7 +15,7 @@ from torchyard.reconcile.observed import Refusal
 from torchyard.reconcile.plan import plan
 
 
-def test_the_first_visit_creates_the_whole_gang_and_says_so():
+def test_the_first_plan_creates_the_whole_gang_and_records_it():
     decided = plan(World(3).view())
     assert [(each.name, each.index) for each in of(CreatePod, decided)] == [
         ("job-0-0", 0),
@@ -136,7 +136,7 @@ def test_a_round_is_in_the_status_before_any_agent_gets_it():
     assert {(each.master_address, each.master_port) for each in told} == {(leader.address, leader.master_port)}
 
 
-def test_pending_is_explained_by_what_the_cluster_says():
+def test_pending_is_explained_by_messages_of_the_cluster():
     world = World(1)
     world.settle()
     uid = world.at(0)
@@ -165,7 +165,7 @@ def test_agents_that_never_called_are_named_and_a_new_operator_does_not_take_tha
     assert world.status.round == 1
 
 
-def test_a_restarted_operator_tells_the_same_round_again_word_for_word():
+def test_a_restarted_operator_sends_the_same_command_for_the_open_round():
     world = World(2).to_running()
     before = dict(world.commands)
     world.restart_operator()

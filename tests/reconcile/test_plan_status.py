@@ -1,4 +1,4 @@
-"""What the status says of a job, and which events are emitted."""
+"""The status of a job, and which events are emitted."""
 
 import pytest
 from msgspec.structs import replace
@@ -74,7 +74,7 @@ def test_a_new_operator_has_no_pods_unready_that_had_no_time_to_call():
     assert (world.status.nodes.ready, condition(world, "PodsReady").status) == (1, "False")
 
 
-def test_figures_alone_are_not_urgent_and_tell_no_events():
+def test_figures_alone_are_not_urgent_and_cause_no_events():
     world = World(1).to_running()
     world.advance_training(5)
     decided = plan(world.view())
@@ -120,7 +120,7 @@ def test_hostile_figures_never_reach_the_status():
     assert status.checkpoint is None
 
 
-def test_the_checkpoint_tells_how_many_steps_are_at_risk():
+def test_steps_at_risk_are_counted_from_the_checkpoint():
     world = World(1).to_running()
     world.advance_training(9, save=True)
     world.settle()
@@ -228,7 +228,7 @@ def test_a_gang_whose_agents_are_silent_is_not_said_to_make_steps():
     assert (world.status.state, world.status.reason) == ("Running", "Training")
 
 
-def test_a_new_operator_gives_a_gang_time_to_call_before_it_says_that_it_is_silent():
+def test_a_new_operator_gives_agents_time_to_connect_before_it_reports_silence():
     world = World(2).to_running()
     world.now += 3600.0
     world.agents.clear()
@@ -240,7 +240,7 @@ def test_a_new_operator_gives_a_gang_time_to_call_before_it_says_that_it_is_sile
     assert (world.status.state, world.status.reason) == ("Running", "AgentSilent")
 
 
-def test_a_gang_that_stands_still_is_said_to_and_announced_once():
+def test_a_stalled_gang_is_reported_and_announced_once():
     world = World(2).to_running()
     world.advance_training(5)
     world.settle()

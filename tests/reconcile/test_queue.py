@@ -74,7 +74,7 @@ async def test_a_server_that_asks_to_wait_is_given_that_time():
 
 
 @virtual_time
-async def test_of_several_delays_of_a_key_the_earliest_stands():
+async def test_of_several_delays_of_a_key_the_earliest_applies():
     keys = queue()
     keys.add_after("key", 60)
     keys.add_after("key", 5)

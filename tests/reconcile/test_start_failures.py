@@ -120,7 +120,7 @@ def test_a_pod_whose_container_its_kubelet_cannot_create_is_replaced_after_a_whi
     assert world.status.state == "Running"
 
 
-def test_without_an_agent_it_is_retried_alike():
+def test_without_an_agent_it_is_retried_as_well():
     world = World(1, launcher=Launcher(kind="none"), command=["bash", "-c", "x"])
     world.settle()
     start_fails(world)

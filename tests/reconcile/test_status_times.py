@@ -93,7 +93,7 @@ async def test_news_that_may_wait_is_one_look_and_news_that_may_not_comes_before
 
 
 @virtual_time
-async def test_a_first_status_lets_the_pods_of_other_jobs_go_first_but_not_for_ever():
+async def test_a_first_status_yields_to_pods_of_other_jobs_for_a_limited_time():
     world = World(2)
     ports = Ports(world)
     ports.busy = True

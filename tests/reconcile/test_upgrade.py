@@ -69,7 +69,7 @@ def test_a_running_job_is_continued_in_its_round(name):
     assert (world.status.state, world.status.round, world.status.restarts.total) == ("Running", 1, 0)
 
 
-def test_a_released_gang_stays_released_until_its_pause_is_over():
+def test_a_released_gang_stays_released_until_its_pause_has_ended():
     world = World(2)
     world.job = replace(world.job, status=read_status(RECORDED["Pending, GangIncomplete"]))
     end = pause_end(world.view(), world.status)

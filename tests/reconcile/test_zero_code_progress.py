@@ -29,18 +29,18 @@ def rounds_until_the_end(steps, policy, most=10_000):
 
 @pytest.mark.parametrize("limit", [3, 30])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_script_that_starts_over_and_dies_somewhere_comes_to_an_end(limit, seed):
+def test_a_script_that_starts_over_and_fails_each_time_is_ended(limit, seed):
     dice = random.Random(seed)
     ends = [dice.randrange(1, 1_000_000) for _ in range(10_000)]
     # New records among n random ends are about log(n): they cannot pay for ever, however long ago the record was.
     assert rounds_until_the_end(lambda number: ends[number], Restart(no_progress_limit=limit)) < 40 * limit
 
 
-def test_a_script_that_says_which_step_it_resumed_at_goes_on_for_ever():
+def test_a_script_that_reports_its_resumed_step_may_restart_forever():
     assert rounds_until_the_end(lambda number: 100 * number, Restart(), most=200) == 200
 
 
-def test_a_script_that_resumes_and_does_not_say_so_is_ended_early_and_never_late():
+def test_a_script_that_resumes_without_reporting_it_is_ended_early_and_never_late():
     counted_from_zero = {1: 100}
     assert rounds_until_the_end(lambda number: counted_from_zero.get(number, 90), Restart()) == 4
 

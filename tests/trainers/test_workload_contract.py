@@ -234,7 +234,7 @@ def test_numbers_of_torch_and_numpy_are_numbers(monkeypatch):
         ("identity", {"size": (2, 2)}, "identity: 'size' is a tuple; use text or a number"),
     ],
 )
-def test_what_it_says_of_itself_is_checked(monkeypatch, name, value, says):
+def test_attributes_of_a_workload_are_checked(monkeypatch, name, value, says):
     made_so = char_lm.CharLm.__init__
     monkeypatch.setattr(
         char_lm.CharLm, "__init__", lambda work, params: (made_so(work, params), setattr(work, name, value))[0]

@@ -81,5 +81,5 @@ def variable(flag: str) -> str:
 
 
 def environment(flag: str) -> str | None:
-    """Return what the environment says of a flag, None: nothing."""
+    """Return the value of a flag in the environment; None: there is none."""
     return os.environ.get(variable(flag)) or None

@@ -29,7 +29,7 @@ from torchyard.reconcile.observed import Pod
 KEEPER = Path(__file__).with_name("keeper.py")
 SIGNALLED = 128
 KILLED = SIGNALLED + signal.SIGKILL
-_ALL_IS_WELL = re.compile(r"[\d-]+ [\d:,]+ INFO ")
+_INFO = re.compile(r"[\d-]+ [\d:,]+ INFO ")
 _KEEPER_START_SECONDS = 10.0
 _KEEPER_END_SECONDS = 5.0
 
@@ -258,7 +258,7 @@ def _killed_by(code: int) -> str:
 
 
 def _last_words(path: Path, most: int = 500) -> str:
-    """Return the last line that the agent wrote to its standard error, but for what it says while all is well."""
+    """Return the last line that the agent wrote to its standard error, without its INFO lines."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - 4096))
@@ -266,7 +266,7 @@ def _last_words(path: Path, most: int = 500) -> str:
     except OSError:
         return ""
     said = ("".join(filter(str.isprintable, line)) for line in reversed(lines))
-    return next((text for text in said if text and not _ALL_IS_WELL.match(text)), "")[:most]
+    return next((text for text in said if text and not _INFO.match(text)), "")[:most]
 
 
 async def ended(process: ProcessId) -> None:

@@ -283,6 +283,6 @@ class LocalPods:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             asyncio.get_running_loop().call_exception_handler(
-                {"message": "a pod is not looked after any more", "exception": error, "task": task}
+                {"message": "a pod is not watched any more", "exception": error, "task": task}
             )
         self._changed()

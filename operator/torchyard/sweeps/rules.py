@@ -1,4 +1,4 @@
-"""Rules of a sweep: its own fields, and what the job says of the parameters and of the objective."""
+"""Rules of a sweep: its own fields, and those that join parameters and objective with the job."""
 
 import json
 import math

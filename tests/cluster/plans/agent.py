@@ -29,7 +29,7 @@ class Agent:
 
     Args:
         session: to operators, trusting their authority.
-        tell: carries what it says.
+        tell: sends its syncs.
         token: of the pod.
         address: that it tells the others.
         begins: called when workers of a round begin.

@@ -116,7 +116,7 @@ class Kubelet:
 
     Attributes:
         intake: URL that agents call now.
-        tell: carries what they say.
+        tell: sends the syncs of agents.
         slow: names of jobs whose pods wait for `may_start`.
         known: all there ever were, by pod uid.
         containers: those that run, by pod name.

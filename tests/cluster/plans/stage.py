@@ -90,7 +90,7 @@ class Stage:
                 each.agent.finish(code, "ValueError: on request" if code else "")
 
     async def warn(self, reason: str, message: str) -> None:
-        """The kubelet says of every pod why it does not start."""
+        """Record an event of the kubelet for every pod: why it does not start."""
         for number, pod in enumerate(self.record.pods.values()):
             about = {"kind": "Pod", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
             fields = {"involvedObject": {**about, "namespace": self._jobs.namespace}, "lastTimestamp": now()}

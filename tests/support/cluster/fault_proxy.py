@@ -91,7 +91,7 @@ class FaultProxy:
 
     Attributes:
         requests: all that arrived, in order, also those held back.
-        held: says of a request whether it is held back: it is neither passed on nor answered.
+        held: whether a request is held back: it is neither passed on nor answered.
         tamper: what is done to the others.
     """
 

@@ -41,7 +41,7 @@ class Operator:
 
     Args:
         folder: for its log.
-        namespace: it looks after, and that its Lease is in.
+        namespace: it manages, and that its Lease is in.
         tls: folder of certificates for `address`.
         address: where pods reach this machine.
         name: of its log.

@@ -46,6 +46,6 @@ def open_page(folder: Path, profile: Path, *options: str) -> str:
 
 
 def checks(page: str) -> dict[str, tuple[bool, str]]:
-    """Return what a page says of its own checks: whether each holds, and its text."""
+    """Return the checks of a page: whether each holds, and its text."""
     found = re.findall(r'<li[^>]*data-check="(\w+)" data-ok="(\w+)">([^<]*)</li>', page)
     return {name: (ok == "true", text) for name, ok, text in found}

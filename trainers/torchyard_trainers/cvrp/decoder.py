@@ -176,7 +176,7 @@ class DynamicDecoder(Decoder):
 
     @staticmethod
     def _look(instances: Instances, state: tours.Tours, options: Tensor) -> Tensor:
-        """What a situation says of each node: [B, S, n, FEATURES] float32.
+        """Features of each node in a situation: [B, S, n, FEATURES] float32.
 
         Whether it is done, whether the vehicle may go there, how far it is, and what would be left of the load.
         """
