@@ -3,8 +3,8 @@
     python benchmarks/trainers/stall.py [--saves 5] [--width 384 768] [--every 8]
 
 Our loop trains the language model of `lm_workload.py` on one rank and saves model and optimizer every few steps.
-`stall` is the cost of a save in the report: from the last step before it until the copy is made. `slower` is what
-the steps took that were made while the thread wrote, beyond the median of those that were made without. It does not wait
+`stall` is the cost of a save in the report: from the last step before it until the copy is made. `slower` is what the
+steps took that were made while the thread wrote, beyond the median of those that were made without. It does not wait
 five minutes: the share is what one save costs over 300 s, since a save costs the same whenever it comes.
 """
 
