@@ -40,12 +40,14 @@ def test_a_run_ends_with_what_was_learned_what_was_written_and_the_next_command(
     folder.checkpoints.mkdir()
     assert outcome_of(SUCCEEDED, folder) == [learned, "next: torchyard logs cvrp"]
     (folder.checkpoints / "DONE").touch()
+    (folder.checkpoints / "environment.json").write_bytes(b"{}")
+    assert outcome_of(SUCCEEDED, folder) == [learned, "next: torchyard logs cvrp"], "records of ours are no results"
     (folder.checkpoints / "plot.png").write_bytes(bytes(2048))
     (folder.checkpoints / "export" / "web").mkdir(parents=True)
     (folder.checkpoints / "export" / "web" / "index.html").write_bytes(bytes(10))
     assert outcome_of(SUCCEEDED, folder) == [
         learned,
-        f"written to {folder.checkpoints}: export/web (10 B), plot.png (2 KiB), DONE (0 B)",
+        f"written to {folder.checkpoints}: export/web (10 B), plot.png (2 KiB)",
         "next: torchyard fetch cvrp export/web",
     ]
 

@@ -1,9 +1,13 @@
 """The environment of a pod: this machine's, without variables of other launchers, and the protocol's."""
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from torchyard.api import launch
 from torchyard.api.launch import local_procs
@@ -13,11 +17,45 @@ from torchyard.local.record import POD_MARK, PodRecord
 from torchyard.local.run import RunFolder
 from torchyard.local.runs import SOURCE_FOLDER
 
+if TYPE_CHECKING:
+    from torchyard.sweeps.resource import TrainingSweep
+
+PROGRAM_FOLDER = "torchyard.dev/program-folder"
+"""Annotation: folder of the `torchrun` and `python` of the user's commands, also after `torchyard resume` elsewhere."""
+
+OWN_PROGRAMS = Path(sys.executable).parent
+"""Folder of the `torchrun` and `python` of the environment that TorchYard is installed in."""
+
+_Resource = TypeVar("_Resource", bound="TrainingJob | TrainingSweep")
+
 _LAUNCHER_PREFIXES = ("TORCHYARD_", "TORCHELASTIC_", "PET_", "KUBEFLOW_TRAINER_")
 _LAUNCHER_NAMES = frozenset({
     "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
     "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
 })  # fmt: skip
+
+
+def programs_of_shell() -> Path:
+    """Return the folder of the `torchrun` that the shell would start; TorchYard's own where it would start none.
+
+    TorchYard may be installed in an environment of its own, beside the active one that has the user's libraries.
+    """
+    found = shutil.which("torchrun")
+    return Path(found).absolute().parent if found else OWN_PROGRAMS
+
+
+def with_programs(resource: _Resource, folder: Path) -> _Resource:
+    """Return the job or sweep, whose commands are looked up in `folder` first."""
+    annotations = {**resource.metadata.annotations, PROGRAM_FOLDER: str(folder)}
+    metadata = msgspec.structs.replace(resource.metadata, annotations=annotations)
+    return msgspec.structs.replace(resource, metadata=metadata)
+
+
+def _programs(job: TrainingJob) -> Path:
+    """Return where the job's commands are looked up first; Python functions and older runs name no folder."""
+    if job.spec.trainer is not None:
+        return OWN_PROGRAMS
+    return Path(str(job.metadata.annotations.get(PROGRAM_FOLDER) or OWN_PROGRAMS))
 
 
 def pod_environment(
@@ -48,7 +86,7 @@ def pod_environment(
     env.setdefault("OMP_NUM_THREADS", str(max(1, cores // (spec.nodes * procs))))
     # As on a cluster, a pod sees the GPUs it asked for and no others.
     env["CUDA_VISIBLE_DEVICES"] = ",".join(pod.gpus)
-    env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
+    env["PATH"] = os.pathsep.join([str(_programs(job)), env.get("PATH", os.defpath), str(OWN_PROGRAMS)])
     contract = {
         POD_MARK: pod.uid,
         "TORCHYARD_JOB": job.metadata.name,

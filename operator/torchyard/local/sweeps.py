@@ -16,6 +16,7 @@ from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.values import DNS_LABEL_PATTERN, Duration, Time
+from torchyard.local.environment import PROGRAM_FOLDER, with_programs
 from torchyard.local.run import (
     RunFolder,
     edit_job,
@@ -189,6 +190,8 @@ def create_trial(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
         job.spec, metrics=msgspec.structs.replace(job.spec.metrics, interval=METRICS_INTERVAL)
     )
     job = msgspec.structs.replace(job, spec=spec)
+    if programs := sweep.metadata.annotations.get(PROGRAM_FOLDER):
+        job = with_programs(job, Path(str(programs)))
     folder = run_folder(job.metadata.name)
     made = create_run(folder, job, Path(str(sweep.metadata.annotations.get(SOURCE_FOLDER) or ".")))
     if rejected := trial_of(made).record.rejected:

@@ -27,6 +27,7 @@ def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) 
     torchyard run -- bash train.sh
 
     Scripts and modules are started with torchrun in the current folder; --save job.yaml writes the job file instead.
+    torchrun and python are those that your shell finds, and TorchYard's own where it finds no torchrun.
     The output of the program follows on stdout, or under the curve where stdout is a terminal.
 
     An unfinished run of that name continues from its newest checkpoint; a finished one starts over. To train that for
@@ -42,6 +43,7 @@ def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) 
     from torchyard.cli.commands.foreground import watch
     from torchyard.cli.commands.job_options import requested, save
     from torchyard.client.start import start
+    from torchyard.local.environment import OWN_PROGRAMS, programs_of_shell, with_programs
     from torchyard.sweeps.resource import KIND
 
     options = options_of(values)
@@ -53,4 +55,8 @@ def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) 
     if options.save is not None:
         save(wanted, options.save)
         return SUCCEEDED
+    programs = programs_of_shell()
+    if programs != OWN_PROGRAMS and wanted.job.spec.trainer is None:
+        say(f"torchyard: torchrun and python are those of {programs}, the first on PATH")
+    wanted = wanted._replace(job=with_programs(wanted.job, programs))
     return watch(start(wanted, name, notice=say), output, quiet=quiet)

@@ -31,12 +31,14 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
         RefusalError: the file is invalid, the name is taken, or Optuna is not installed.
     """
     from torchyard.client.sweeps import prepared
+    from torchyard.local.environment import programs_of_shell, with_programs
     from torchyard.local.sweeps import control_sweep
     from torchyard.sweeps.sampler import SamplerError
     from torchyard.sweeps.sampling import MissingLibraryError
 
     assert options.file is not None
-    sweep = prepared(named(sweep_of(options), name), options.file.absolute().parent)
+    wanted = with_programs(named(sweep_of(options), name), programs_of_shell())
+    sweep = prepared(wanted, options.file.absolute().parent)
     try:
         with control_sweep(sweep.metadata.name):
             return asyncio.run(_Watching(sweep).until_over(output))

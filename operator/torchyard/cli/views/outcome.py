@@ -13,7 +13,8 @@ from torchyard.client.explanation import last_lines
 from torchyard.local.run import RunFolder
 
 MAX_WRITTEN = 8
-INTERNAL = {"DONE", "latest", "micro-batch.json", "environment.json"}
+RECORDS = {"DONE", "latest", "micro-batch.json", "environment.json"}
+"""What TorchYard keeps in a checkpoint folder for itself: no result of the program."""
 
 
 def exit_code(job: TrainingJob) -> int:
@@ -31,7 +32,8 @@ def outcome_of(job: TrainingJob, folder: RunFolder) -> list[str]:
     """Lines for stderr after the view is closed."""
     name, state = job.metadata.name, job.status.state
     if state == State.SUCCEEDED:
-        made = sorted(artifacts_of(folder.checkpoints), key=lambda one: (_rank(one), one.path))
+        results = (one for one in artifacts_of(folder.checkpoints) if one.path not in RECORDS)
+        made = sorted(results, key=lambda one: (_rank(one), one.path))
         following = f"torchyard fetch {name} {made[0].path}" if made else f"torchyard logs {name}"
         return [learned(job), *written(made, folder.checkpoints), f"next: {following}"]
     if state == State.SUSPENDED:
@@ -50,14 +52,14 @@ def outcome_of(job: TrainingJob, folder: RunFolder) -> list[str]:
 
 
 def _rank(one: Artifact) -> int:
-    """Return how early something is named: what was made for others first, what only a resumed run reads last."""
+    """Return how early something is named: what was made for others first, checkpoints of single steps last."""
     if one.path.startswith(f"{EXPORT}/"):
         return 0 if one.path.endswith("/web") else 1
-    return 2 if one.path == "final" else 4 if one.path in INTERNAL else 3
+    return 2 if one.path == "final" else 3
 
 
 def written(made: Sequence[Artifact], root: Path) -> list[str]:
-    """Return what a run has left in its checkpoint folder."""
+    """Return the line that names what a run has left in its checkpoint folder; none where that is nothing."""
     if not made:
         return []
     shown = [f"{clean(one.path)} ({size(one.bytes)})" for one in made[:MAX_WRITTEN]]
