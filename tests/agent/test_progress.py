@@ -184,6 +184,53 @@ def test_progress_calls_without_the_token_or_of_the_wrong_form_are_refused(node)
         assert error.value.code == code
 
 
+def test_a_stock_lightning_trainer_reports_steps_metrics_and_checkpoints_over_restarts(node, script, tmp_path):
+    program = """
+import os
+import pickle
+import lightning
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader, TensorDataset
+class Line(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.line = torch.nn.Linear(1, 1)
+    def training_step(self, batch, _):
+        (x,) = batch
+        loss = (self.line(x) - x).square().mean()
+        self.log("train/loss", loss)
+        return loss
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)  # which keeps no count of its steps
+saves = ModelCheckpoint(dirpath=os.environ["TORCHYARD_CHECKPOINT_DIR"], save_last=True, every_n_train_steps=8)
+trainer = lightning.Trainer(accelerator="cpu", max_epochs=2, accumulate_grad_batches=2, log_every_n_steps=5,
+    callbacks=[saves], logger=False, enable_progress_bar=False, enable_model_summary=False)
+if "DIES" in os.environ:
+    class Dies(lightning.Callback):
+        def on_train_batch_start(self, trainer, *_):
+            if trainer.global_step == 9:
+                raise RuntimeError("lost")
+    trainer.callbacks.append(Dies())
+class Spawns(lightning.Callback):
+    def on_train_start(self, trainer, _):
+        copied = pickle.loads(pickle.dumps(trainer.callbacks))  # as strategies that spawn processes do
+        assert [type(each) for each in copied] == [type(each) for each in trainer.callbacks], copied
+trainer.callbacks.append(Spawns())
+trainer.fit(Line(), DataLoader(TensorDataset(torch.rand(24, 1))), ckpt_path="last")
+"""
+    env = {"TORCHYARD_CHECKPOINT_DIR": str(tmp_path / "checkpoints")}
+    node.run(program=script(program), env={**env, "DIES": "1"})
+    assert node.ended()["code"] == 1
+    report = last(node)
+    assert (report["step"], report["totalSteps"], report["checkpoint"]["step"]) == (9, 24, 8)
+    assert report["metrics"]["train/loss"] >= 0
+    node.run(program=script(program), env=env)
+    assert node.ended()["code"] == 0
+    report = last(node)
+    assert (report["step"], report["totalSteps"], report["checkpoint"]["step"]) == (24, 24, 24)
+
+
 @pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="no accelerate: pip install torchyard[trainers]")
 def test_a_stock_hugging_face_trainer_reports_step_total_loss_and_percent_by_itself(node, script):
     program = """

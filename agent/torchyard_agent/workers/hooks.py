@@ -27,6 +27,8 @@ STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 11
 _QUOTED = 8000
 _MOST_FAILURES = 100  # files of one pod and round: a driver may start programs that fail for ever
 _MEMBERS = 3
+# One package under two names.
+_LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 
 SITECUSTOMIZE = '''"""First on PYTHONPATH: installs the TorchYard agent's hooks, then runs the user's own file."""
 
@@ -74,6 +76,8 @@ def install() -> None:
     if not nested:
         _mark(run_dir)
     _when_imported("torch.optim.optimizer", lambda module: _watch(module, run_dir, nested=nested))
+    for name in _LIGHTNING:
+        _when_imported(name, _report_from_lightning)
 
 
 def _keep_printing(run_dir: Path) -> None:
@@ -125,6 +129,12 @@ def _watch(module: ModuleType, run_dir: Path, *, nested: bool) -> None:
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is not None:
         register(_StepCounter(run_dir))
+
+
+def _report_from_lightning(module: ModuleType) -> None:
+    from torchyard_agent.telemetry import lightning
+
+    lightning.report_from(module)
 
 
 def _remove_at_exit(path: Path) -> None:

@@ -339,7 +339,7 @@ class Reason(TableEnum):
     HEALTHY = _condition("Healthy", "nothing went wrong")
     NOT_RECONCILING = _condition("NotReconciling", "the job is where it was asked to be, or over")
     CHECKPOINT_SAVED = _condition("CheckpointSaved", "a complete checkpoint exists")
-    NO_CHECKPOINT_YET = _condition("NoCheckpointYet", "no complete checkpoint exists")
+    NO_CHECKPOINT_YET = _condition("NoCheckpointYet", "no complete checkpoint has been reported")
     NO_EXPORT = _condition("NoExport", "nothing has been exported")
     EXPORT_VERIFIED = _condition(
         "ExportVerified", "every exported format was read back and computes what the model computes"
