@@ -29,6 +29,10 @@ def test_the_example_is_valid(capsys):
     [
         ("params.lr,", "params.lrx,", "spec.parameters[0].path", "did you mean trainer.params.lr?"),
         ("trainer.params.epochs", "nodez", "spec.parameters[1].path", "did you mean nodes?"),
+        ("trainer.params.epochs", "epochs", "spec.parameters[1].path", "did you mean trainer.params.epochs?"),
+        ("trainer.params.epochs", "spec.nodes", "spec.parameters[1].path", "did you mean nodes?"),
+        ("trainer.params.epochs", "trainer.paramz", "spec.parameters[1].path", "did you mean trainer.params?"),
+        ("trainer.params.epochs", "trainer.params.a.b.c", "spec.parameters[1].path", "docs/reference lists the fields"),
         ("trainer.params.epochs", "trainer.params", "spec.parameters[1].path", "is a section or a list"),
         ("trainer.params.epochs", "trainer.name", "spec.parameters[1].path", "cannot differ between trials"),
         ("min: 2, max: 8", "min: 0, max: 8", "spec.parameters[1].int", "0 is too small: give a number of at least 1"),
@@ -37,6 +41,12 @@ def test_the_example_is_valid(capsys):
         ("min: 0.0003", "min: 0", "spec.parameters[0].float.min", "0 has no logarithm"),
         ("[32, 64, 128]", "[32, x]", "spec.parameters[2].choice", "expected a whole number"),
         ("[32, 64, 128]", "[32, 32]", "spec.parameters[2].choice", "a value stands twice"),
+        (
+            "[32, 64, 128]",
+            "[{a: 1}, 2]",
+            "spec.parameters[2].choice[0]",
+            "expected one value, got a mapping: give a text",
+        ),
         (", choice: [32, 64, 128]", "", "spec.parameters[2]", "not exactly one of float, int and choice"),
         ("evalReturn", "evalRetrun", "spec.objective.metric", "did you mean evalReturn?"),
         ("name: tpe", "name: grid", "spec.algorithm.name", "has a range without step"),
@@ -118,6 +128,38 @@ def test_an_environment_of_ones_own_may_report_anything():
     document["spec"]["parameters"] = [{"path": "trainer.params.lr", "float": {"min": 0.001, "max": 0.01}}]
     document["spec"]["jobTemplate"]["spec"]["trainer"] = {"name": "vlm", "params": {"environment": "games:Maze"}}
     assert validate_sweep_bytes(yaml.safe_dump(document).encode(), "s.yaml").problems == ()
+
+
+@pytest.mark.parametrize(
+    ("metric", "trainer", "parameter", "said"),
+    [
+        ("evalLength", {"name": "vecrl"}, {}, "never reports evalLength with trainer.params.environment 'cartpole'"),
+        ("evalLength", {"name": "vecrl", "params": {"environment": "snake"}}, {}, ""),
+        ("evalReturn", {"name": "vecrl", "params": {"environment": "snake"}}, {}, "environment 'snake'"),
+        ("evalReturn", {"name": "vecrl", "params": {"environment": "Acrobot-v1"}}, {}, ""),
+        ("evalLength", {"name": "vecrl"}, {"path": "environment", "choice": ["cartpole", "snake"]}, ""),
+        ("score", {"name": "vecrl"}, {"path": "environment", "choice": ["games:Maze", "snake"]}, ""),
+        ("envStepsPerSecond", {"name": "vecrl"}, {}, ""),
+        ("memoryPeakBytes", {"name": "cvrp"}, {}, ""),
+        ("reward", {"name": "lm"}, {}, "never reports reward with trainer.params.method 'sft'"),
+        ("reward", {"name": "lm", "params": {"method": "grpo"}}, {}, ""),
+        ("evalReward", {"name": "lm", "params": {"method": "grpo"}}, {}, ""),
+        ("preferenceAccuracy", {"name": "lm"}, {"path": "method", "choice": ["sft", "ppo"]}, "'sft' or 'ppo'"),
+        ("validActions", {"name": "vla"}, {}, ""),
+        ("tokenLoss", {"name": "vla"}, {}, "never reports tokenLoss with trainer.params.head 'flow'"),
+    ],
+)
+def test_a_metric_counts_as_reported_where_the_parameters_allow_it(metric, trainer, parameter, said):
+    document = yaml.safe_load(TEXT)
+    tuned = {"path": "lr", "float": {"min": 0.001, "max": 0.01}, **parameter}
+    if parameter:
+        del tuned["float"]
+    document["spec"]["objective"]["metric"] = metric
+    document["spec"]["parameters"] = [{**tuned, "path": f"trainer.params.{tuned['path']}"}]
+    document["spec"]["jobTemplate"]["spec"]["trainer"] = trainer
+    problems = validate_sweep_bytes(yaml.safe_dump(document).encode(), "s.yaml").problems
+    assert [problem.path for problem in problems] == (["spec.objective.metric"] if said else [])
+    assert said in "".join(map(str, problems))
 
 
 def test_the_trainers_name_the_metrics_that_sweeps_go_by():

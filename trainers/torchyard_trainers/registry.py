@@ -90,6 +90,8 @@ def schema(name: str) -> str:
     reported = sorted({*METRICS, *module.METRICS})
     tree = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(module.Params)}
     tree["x-metrics"] = reported
+    conditions: dict[str, tuple[str, str]] = getattr(module, "METRICS_WITH", {})
+    tree["x-metrics-with"] = {name: dict([condition]) for name, condition in sorted(conditions.items())}
     return json.dumps(tree, indent=2) + "\n"
 
 

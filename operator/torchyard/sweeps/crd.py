@@ -92,8 +92,10 @@ def _spec() -> Schema:
     )
     names = ", ".join(f"'{path}'" for path in NEVER_TUNED)
     never = f"!([{names}].exists(name, self == name || self.startsWith(name + '.')))"
-    for path in (parameter["properties"]["path"], parameter["properties"]["conditions"]["items"]["properties"]["path"]):
-        del path[FORM]  # for people; an API server does not know it
+    condition = parameter["properties"]["conditions"]["items"]["properties"]
+    values = (parameter["properties"]["choice"]["items"], condition["values"]["items"])
+    for each in (parameter["properties"]["path"], condition["path"], *values):
+        del each[FORM]  # for people; an API server does not know it
     _rule(parameter["properties"]["path"], never, "the field cannot differ between trials: set it in jobTemplate.spec")
     for kind in ("float", "int"):
         _add_rules_of_a_range(parameter["properties"][kind], kind)

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,7 +14,7 @@ from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.parse import Fault, broken_rules
 from torchyard.api.validation.problems import nearest, shown
-from torchyard.api.validation.schema_check import check, params_schema, trainer_metrics
+from torchyard.api.validation.schema_check import check, conditional_metrics, params_schema, trainer_metrics
 from torchyard.api.validation.yaml_tree import At
 from torchyard.api.values import BUILT_IN, names_code
 from torchyard.sweeps.space import bound, element, fault_of, grid_size, strange
@@ -204,22 +204,17 @@ def _target_faults(path: str, parameter: Parameter, spec: TrainingSweepSpec) -> 
 
 def field_schema(path: str, trainer: str | None) -> Schema | tuple[str, str] | None:
     """Return the schema of a field of a job; what is wrong and the fix if there is none; None: it is not known."""
-    schema, walked, parts = job_schema(), "", path.split(".")
+    start, rest = job_schema(), path
     if path.startswith(PARAMS):
         if trainer is None:
             return f"{shown(path)}: the job has no trainer", "give jobTemplate.spec.trainer, or tune another field"
         published = params_schema(trainer)
         if published is None:
             return None
-        schema, walked, parts = published, PARAMS.rstrip("."), parts[2:]
-    for part in parts:
-        fields = schema.get("properties", {})
-        if part not in fields:
-            meant = nearest(part, fields)
-            where = f"{walked}." if walked else ""
-            fix = f"did you mean {where}{meant}?" if meant else "docs/reference lists the fields"
-            return f"the job has no field {shown(path)}", fix
-        schema, walked = fields[part], f"{walked}.{part}".lstrip(".")
+        start, rest = published, path.removeprefix(PARAMS)
+    schema, walked = _walk(start, rest)
+    if walked != rest:
+        return f"the job has no field {shown(path)}", _meant(path, walked, schema, trainer)
     scalar = schema.get("type") in {"string", "integer", "number", "boolean"} or schema.get(INT_OR_STRING)
     if not scalar and not schema.get(ANY):
         fix = "give a field with one value"
@@ -227,6 +222,37 @@ def field_schema(path: str, trainer: str | None) -> Schema | tuple[str, str] | N
             fix = "name one element: env[NAME]" if path == "env" else f"name one element: {path}[1]"
         return f"{shown(path)} is a section or a list", fix
     return schema
+
+
+def _walk(schema: Schema, path: str) -> tuple[Schema, str]:
+    """Return the schema at a path, and the part of the path that exists."""
+    walked: list[str] = []
+    for part in path.split("."):
+        fields = schema.get("properties", {})
+        if part not in fields:
+            break
+        schema = fields[part]
+        walked.append(part)
+    return schema, ".".join(walked)
+
+
+def _meant(path: str, walked: str, schema: Schema, trainer: str | None) -> str:
+    """Return the fix for a path that does not exist: its section is missing, or stands there twice; or a misspelling.
+
+    Args:
+        path: as it was given.
+        walked: the part of it that exists, below `trainer.params` for a parameter of a trainer.
+        schema: of that part.
+        trainer: of the job.
+    """
+    of_job = path.removeprefix("spec.").removeprefix("jobTemplate.spec.")
+    if of_job != path and (_walk(job_schema(), of_job)[1] == of_job or of_job.startswith(PARAMS)):
+        return f"did you mean {of_job}?"
+    if trainer is not None and _walk(params_schema(trainer) or {}, path)[1] == path:
+        return f"did you mean {PARAMS}{path}?"
+    section = (PARAMS if path.startswith(PARAMS) else "") + (f"{walked}." if walked else "")
+    meant = nearest(path.removeprefix(section).partition(".")[0], schema.get("properties", {}))
+    return f"did you mean {section}{meant}?" if meant else "docs/reference lists the fields"
 
 
 def _condition_faults(path: str, index: int, spec: TrainingSweepSpec) -> Iterator[Fault]:
@@ -282,7 +308,10 @@ def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
     job, metric = spec.job_template.spec, spec.objective.metric
     known: tuple[str, ...] = ()
     # A part of the workload that is the user's own, such as an environment, may report others.
-    own_part = job.trainer is not None and any(names_code(value) for value in job.trainer.params.values())
+    values = (
+        [*job.trainer.params.values(), *(each for one in spec.parameters for each in one.choice)] if job.trainer else []
+    )
+    own_part = any(names_code(value) for value in values)
     if job.trainer is not None and job.trainer.name in BUILT_IN and not own_part:
         known = trainer_metrics(job.trainer.name)
     elif job.metrics.patterns and job.trainer is None:
@@ -293,3 +322,23 @@ def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
         reported = ", ".join(known[:30])
         fix = f"did you mean {meant}? " if meant else ""
         yield "objective.metric", f"the job never reports {shown(metric)}", f"{fix}use one of {reported}"
+    elif known and job.trainer is not None:
+        for name, pattern in conditional_metrics(job.trainer.name).get(metric, {}).items():
+            values = _values_of(name, spec)
+            if values and not any(re.fullmatch(pattern, str(value)) for value in values):
+                here = " or ".join(shown(value) for value in values)
+                what = f"the job never reports {metric} with {PARAMS}{name} {here}"
+                yield "objective.metric", what, "use another metric, or change the parameter"
+
+
+def _values_of(name: str, spec: TrainingSweepSpec) -> list[Any]:
+    """Return the values that trials may have in a parameter of their trainer; empty: they are not known."""
+    trainer = spec.job_template.spec.trainer
+    assert trainer is not None
+    tuned = next((each for each in spec.parameters if each.path == f"{PARAMS}{name}"), None)
+    if tuned is not None and not tuned.conditions:
+        return tuned.choice
+    schema = params_schema(trainer.name) or {}
+    default = schema.get("properties", {}).get(name, {}).get("default")
+    known = [*(tuned.choice if tuned is not None else []), trainer.params.get(name, default)]
+    return [value for value in known if value is not None]

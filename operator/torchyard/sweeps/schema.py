@@ -2,12 +2,13 @@
 
 from functools import cache
 
-from torchyard.api.schema import ANY, Schema, described, object_of, structural
+from torchyard.api.schema import ANY, FORM, Schema, described, object_of, structural
 from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME
 from torchyard.sweeps.spec import TrainingSweepSpec
 
-_VALUE: Schema = {ANY: True, "nullable": True, "maxLength": 256, "maxItems": 0, "maxProperties": 0}
+_SCALAR = "a text, a number, true or false; for settings that belong together use conditions"
+_VALUE: Schema = {ANY: True, "nullable": True, "maxLength": 256, "maxItems": 0, "maxProperties": 0, FORM: _SCALAR}
 
 
 @cache

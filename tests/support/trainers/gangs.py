@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from torchyard_agent.workers.ports import ReservedPort
+from torchyard_trainers.core.parameters import METRICS
 
 TINY = {
     "steps": 12,
@@ -45,6 +47,7 @@ def config(*, params: dict[str, Any] | None = None, **sections: Any) -> dict[str
     }
 
 
+RATES = ("stepsPerSecond", "samplesPerSecond", "tokensPerSecond", "mfu")
 WORKER_MODULES = Path(__file__).parents[1] / "worker_modules"
 HELD: list[ReservedPort] = []
 
@@ -196,7 +199,13 @@ class Yard:
         return {entry["step"]: entry["loss"] for entry in self.metrics()}
 
     def metrics(self) -> list[dict[str, float]]:
-        return [json.loads(line) for line in (self.checkpoints / "metrics.jsonl").read_text().splitlines()]
+        """Lines of the curves; a built-in workload says beforehand what they have, and sweeps rely on that."""
+        found = [json.loads(line) for line in (self.checkpoints / "metrics.jsonl").read_text().splitlines()]
+        trainer = json.loads((self.root / f"config-{self.rounds}.json").read_text())["trainer"]["name"]
+        if ":" not in trainer:
+            of_workload = import_module(f"torchyard_trainers.{trainer}.params").METRICS
+            assert {name for line in found for name in line} <= {"step", *METRICS, *of_workload, *RATES}
+        return found
 
     def assert_learned(self, expected: list[dict[str, float]], names: Collection[str], *, rel: float = 1e-5) -> None:
         """Compare the metrics of these names at every step; what was measured of the machine differs between runs."""

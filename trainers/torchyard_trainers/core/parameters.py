@@ -15,8 +15,8 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0)]
 P = TypeVar("P", bound=Struct)
 
-METRICS = ("loss", "gradNorm", "learningRate")
-"""Metrics that every workload reports."""
+METRICS = ("loss", "gradNorm", "learningRate", "skippedSteps", "dataWaitShare", "memoryPeakBytes")
+"""Metrics of the training loop, which every workload has."""
 
 
 def doc(text: str) -> Meta:

@@ -143,6 +143,8 @@ METRICS = (
     "gapReferencePercent",
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
+METRICS_WITH = {"baselineCost": ("baseline", "ema|rollout"), "baselineRenewals": ("baseline", "rollout")}
+"""Metrics that are reported only where a parameter has certain values: a pattern that all of such a value matches."""
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {

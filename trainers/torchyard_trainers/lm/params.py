@@ -326,6 +326,9 @@ METRICS = (
     "entropy",
     "evalLoss",
     "evalLossUntrained",
+    "evalReward",
+    "evalRewardSampled",
+    "evalRewardUntrained",
     "exactMatch",
     "exactMatchSupervised",
     "exactMatchUntrained",
@@ -336,11 +339,22 @@ METRICS = (
     "rewardAccuracy",
     "rewardDeviation",
     "rewardMargin",
+    "skippedRecords",
     "tokens",
     "truncatedFraction",
     "valueLoss",
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
+_ROLLOUTS = ("approxKl", "clipFraction", "engineKl", "entropy", "kl", "reward", "rewardDeviation", "truncatedFraction")
+_PAIRS = ("chosenLogProbability", "preferenceAccuracy", "rewardAccuracy", "rewardMargin")
+METRICS_WITH = {
+    **dict.fromkeys(_ROLLOUTS, ("method", "grpo|ppo")),
+    **dict.fromkeys(_PAIRS, ("method", "dpo")),
+    "degenerateGroups": ("method", "grpo"),
+    "valueLoss": ("method", "ppo"),
+    "exactMatchSupervised": ("method", "dpo|grpo|ppo"),
+}
+"""Metrics that are reported only where a parameter has certain values: a pattern that all of such a value matches."""
 
 _RL = ("grpo", "ppo")
 # Fields that only some methods have.

@@ -80,8 +80,13 @@ class Settings(rl.PpoSettings, frozen=True, kw_only=True):
     max_episode_steps: int | None = None
 
 
-METRICS = (*rl.METRICS, "evalReturn", "evalLength", "evalUntrained")
+METRICS = (*rl.METRICS, "evalReturn", "evalLength", "evalUntrained", "envStepsPerSecond")
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
+METRICS_WITH = {
+    "evalLength": ("environment", "snake"),
+    "evalReturn": ("environment", "(?!snake$).*"),
+}
+"""Metrics that are reported only where a parameter has certain values: a pattern that all of such a value matches."""
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "tiny": {

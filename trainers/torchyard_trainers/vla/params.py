@@ -175,6 +175,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 METRICS = (
+    "episodes",
     "flowLoss",
     "flowLossUntrained",
     "tokenAccuracy",
@@ -194,6 +195,11 @@ METRICS = (
     "wrongObjectRate",
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
+METRICS_WITH = {
+    **dict.fromkeys(("flowLoss", "flowLossUntrained"), ("head", "flow")),
+    **dict.fromkeys(("tokenAccuracy", "tokenLoss", "tokenLossUntrained"), ("head", "tokens")),
+}
+"""Metrics that are reported only where a parameter has certain values: a pattern that all of such a value matches."""
 
 # Preset -> what it fills in.
 PRESETS: dict[str, dict[str, Any]] = {

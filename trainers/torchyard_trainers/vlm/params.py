@@ -124,6 +124,7 @@ class Settings(rl.PpoSettings, frozen=True, kw_only=True):
 
 METRICS = (
     *rl.METRICS,
+    "envStepsPerSecond",
     "episodeLength",
     "expertAccuracy",
     "successRate",
@@ -134,6 +135,7 @@ METRICS = (
     "successRateSampledHigh",
     "successRateSampledLow",
     "successRateUntrained",
+    "tokensPerSecond",
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
 

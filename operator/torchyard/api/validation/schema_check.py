@@ -79,7 +79,10 @@ def _check_int_or_string(schema: Schema, at: At, path: str, report: Report) -> A
 def _check_any(schema: Schema, at: At, path: str, report: Report) -> Any:
     """Check a value of any type against the limits of each type; a level that may hold nothing ends the nesting."""
     if isinstance(at.value, dict | list) and at.value and not schema["maxItems"]:
-        report(path, at, "nested too deeply", f"put lists and mappings into each other at most {MAX_DEPTH} times")
+        if schema.get(FORM):
+            report(path, at, f"expected one value, got {_described(at.plain)}", f"give {schema[FORM]}")
+        else:
+            report(path, at, "nested too deeply", f"put lists and mappings into each other at most {MAX_DEPTH} times")
         return UNSOUND
     if isinstance(at.value, dict):
         return _check_map(schema, at, path, report) if at.value else {}
@@ -280,6 +283,12 @@ def trainer_metrics(trainer: str) -> tuple[str, ...]:
     """Return the metrics that a built-in trainer reports; () for a trainer that publishes none."""
     published = _published(trainer)
     return tuple(published["x-metrics"]) if published is not None else ()
+
+
+def conditional_metrics(trainer: str) -> Mapping[str, Mapping[str, str]]:
+    """Return what metrics of a built-in trainer depend on: by metric, a pattern for the value of each parameter."""
+    published = _published(trainer)
+    return published["x-metrics-with"] if published is not None else {}
 
 
 @cache
