@@ -40,6 +40,11 @@ class Server:
         if request.path.endswith("/trainingjobs"):
             assert request.query["labelSelector"] == f"torchyard.dev/sweep-uid={self.uid}"
             return web.json_response({"kind": "TrainingJobList", "items": self.world.trials()})
+        if request.path.endswith("/trainingsweeps") and request.method == "GET":
+            broken = {"metadata": {"name": "broken", "namespace": "research"}, "spec": {"maxTrials": 0}}
+            first = "continue" not in request.query
+            page = {"items": [self.world.sweep() if first else broken], "metadata": {"continue": "x" if first else ""}}
+            return web.json_response({"kind": "TrainingSweepList", **page})
         if request.path.endswith("/trainingsweeps"):
             return web.json_response(body, status=201)
         if request.path.endswith("/trainingsweeps/tune"):
@@ -73,6 +78,30 @@ async def test_what_a_sweep_of_a_cluster_found_is_shown(torchyard, server):
     assert json.dumps(job["spec"]["trainer"]["params"]["lr"]) == found["parameters"]["trainer.params.lr"]
     assert missing.returncode == 64
     assert "there is no sweep 'other'" in missing.stderr
+
+
+async def test_the_sweeps_of_a_cluster_are_listed(torchyard, server):
+    async with cluster(torchyard, server.answer):
+        shown = await asyncio.to_thread(torchyard, "sweep", "ls", "-n", "research")
+    assert shown.returncode == 0, shown.stderr
+    head, (name, state, trials, running, metric, *_) = (line.split() for line in shown.stdout.splitlines())
+    assert head == ["NAME", "STATE", "TRIALS", "RUNNING", "BEST"]
+    assert (name, state, trials, running, metric) == ("tune", "Succeeded", "8/8", "0", "score")
+    assert "sweep broken is invalid: spec" in shown.stderr
+
+
+def test_the_sweeps_of_this_machine_are_listed_and_a_name_is_asked_for(torchyard, tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHYARD_HOME", str(torchyard.home))
+    create_sweep(read_sweep(SWEEP), tmp_path)
+    (torchyard.home / "sweeps" / "damaged").mkdir()
+    (torchyard.home / "sweeps" / "damaged" / "sweep.yaml").write_text("[")
+    shown = torchyard("sweep", "ls", "-o", "json")
+    assert [(each["metadata"]["name"], each["status"]["state"]) for each in json.loads(shown.stdout)] == [
+        ("tune", "Suspended")
+    ]
+    assert "sweep damaged:" in shown.stderr
+    nameless = torchyard("sweep", "show")
+    assert (nameless.returncode, "show needs the name of a sweep" in nameless.stderr) == (64, True)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ COMMANDS: dict[str, Command] = {
     "submit": Command("submit", "Submit a job file to a cluster."),
     "validate": Command("validate", "Check job files without running them."),
     "plan": Command("plan", "Tell how much memory a job will need, and whether it fits."),
-    "sweep": Command("sweep", "Show what a sweep found: its trials, the best one, a report."),
+    "sweep": Command("sweep", "List sweeps; show what one found: its trials, the best one, a report."),
     "ps": Command("inspect", "List jobs."),
     "status": Command("inspect", "Show what a job is doing."),
     "explain": Command("inspect", "Explain why a job is where it is, and what to do."),

@@ -1,4 +1,4 @@
-"""`torchyard sweep show|best|report|rm|suspend|resume NAME`: sweeps of this machine, or of a cluster."""
+"""`torchyard sweep ls`, `torchyard sweep show|best|report|rm|suspend|resume NAME`: of this machine, or of a cluster."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,24 +15,32 @@ from torchyard.sweeps.resource import TrainingSweep
 
 def sweep_arguments(parser: common.Parser) -> None:
     """Declare the command line of `sweep`."""
-    verbs = ("show", "best", "report", "rm", "suspend", "resume")
+    verbs = ("ls", "show", "best", "report", "rm", "suspend", "resume")
     parser.add_argument("what", choices=verbs, help="what to do")
-    parser.add_argument("name", metavar=common.SWEEP_NAME, help="name of the sweep")
+    parser.add_argument("name", metavar=common.SWEEP_NAME, nargs="?", help="name of the sweep; ls lists all")
     parser.add_argument("--folder", metavar="FOLDER", type=Path, help="report: where to write; by default SWEEP-report")
     common.location_options(parser)
-    common.output(parser, "json", "yaml", help="show, best: print the object on stdout")
+    common.output(parser, "json", "yaml", help="ls, show, best: print objects on stdout")
 
 
 def sweep(
-    *, what: str, name: str, folder: Path | None, context: str | None, namespace: str | None, output: Format | None
+    *,
+    what: str,
+    name: str | None,
+    folder: Path | None,
+    context: str | None,
+    namespace: str | None,
+    output: Format | None,
 ) -> int:
     """Show what a sweep has found: one of this machine, else one of the cluster of your kubeconfig.
 
+    torchyard sweep ls
     torchyard sweep show tune
     torchyard sweep best tune -o yaml >best.yaml
     torchyard sweep report tune -n research
 
-    show lists the trials. best names the best trial that trained to its end; -o yaml prints the job that it was, to be
+    ls lists the sweeps: those of this machine; if there are none, or with -n or --context, those of the cluster. show
+    lists the trials. best names the best trial that trained to its end; -o yaml prints the job that it was, to be
     run by itself. report writes results.csv and report.html. rm deletes the sweep with its trials. suspend saves and
     stops the trials of a sweep of a cluster, resume goes on; one of this machine is stopped with Ctrl-C, and
     `torchyard run` goes on.
@@ -42,6 +50,13 @@ def sweep(
     from torchyard.api.formatting import addressed
     from torchyard.client.backend import location_flags
     from torchyard.client.sweeps import get_sweep
+
+    if what == "ls":
+        if name is not None:
+            raise RefusalError("ls takes no name", f"`torchyard sweep show {name}` shows one sweep")
+        return _list(context, namespace, output)
+    if name is None:
+        raise RefusalError(f"{what} needs the name of a sweep", "`torchyard sweep ls` lists them")
 
     async def work() -> Found | None:
         sweep = await get_sweep(name, context=context, namespace=namespace)
@@ -77,6 +92,66 @@ def sweep(
 
 
 Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
+
+
+def _list(context: str | None, namespace: str | None, output: Format | None) -> int:
+    import asyncio
+
+    from torchyard.api.formatting import figure
+    from torchyard.cli.views.table import lines
+    from torchyard.client.location import is_configured
+    from torchyard.local.sweeps import sweep_names
+    from torchyard.sweeps.codec import sweep_document, sweep_status_document
+
+    local = context is None and namespace is None and (bool(sweep_names()) or not is_configured())
+    sweeps = _of_this_machine() if local else asyncio.run(_of_the_cluster(context, namespace))
+    if output is not None:
+        emit([{**sweep_document(each), "status": sweep_status_document(each.status)} for each in sweeps], output)
+        return SUCCEEDED
+    rows = []
+    for each in sweeps:
+        status = each.status
+        best = (
+            [f"{each.spec.objective.metric} {figure(status.best.value)} ({status.best.trial})"] if status.best else []
+        )
+        rows.append([each.metadata.name, status.state, status.columns.trials, str(status.trials.running), *best])
+    for line in lines(("NAME", "STATE", "TRIALS", "RUNNING", "BEST"), rows):
+        print(line)
+    return SUCCEEDED
+
+
+def _of_this_machine() -> list[TrainingSweep]:
+    """Return the sweeps with the status that an operator would give them."""
+    import time
+
+    from torchyard.local.sweeps import load_sweep, sweep_names, trial_jobs
+    from torchyard.sweeps.plan import SweepView, plan
+    from torchyard.sweeps.trials import trial_of
+
+    found = []
+    for name in sweep_names():
+        try:
+            sweep = load_sweep(name)
+            trials = [trial_of(job) for job in trial_jobs(sweep).values()]
+        except ValueError as error:
+            say(f"torchyard: sweep {name}: {error}")
+            continue
+        status = plan(SweepView(sweep=sweep, trials=trials, now=time.time())).status
+        if status.state == "Running" and not status.trials.running:
+            status = msgspec.structs.replace(status, state="Suspended")
+        found.append(msgspec.structs.replace(sweep, status=status))
+    return found
+
+
+async def _of_the_cluster(context: str | None, namespace: str | None) -> list[TrainingSweep]:
+    from torchyard.api.formatting import plural
+    from torchyard.client.remote import sweeps
+    from torchyard.client.remote.session import connection
+
+    async with connection(context, namespace) as remote:
+        found = await sweeps.listed(remote)
+        say(f"{remote.where}: {plural(len(found), 'sweep') if found else 'no sweeps'}")
+    return found
 
 
 def document(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import msgspec
 
 from torchyard.api.resource import GROUP, VERSION, TrainingJob
 from torchyard.api.validation.parse import metadata_of
+from torchyard.client.backend import logged
 from torchyard.client.errors import NotFoundError, TorchYardError
 from torchyard.client.remote.jobs import jobs_path, typed
 from torchyard.client.remote.session import Remote
@@ -49,6 +50,27 @@ async def get(remote: Remote, name: str) -> TrainingSweep:
         raise TorchYardError(f"sweep {name} is invalid: {sweep.problem}")
     assert sweep is not None, "the API server keeps no object without a name"
     return sweep
+
+
+async def listed(remote: Remote) -> list[TrainingSweep]:
+    """Return the sweeps of the namespace by name; a notice names those that cannot be read."""
+    found: list[TrainingSweep] = []
+    params = {"limit": PAGE}
+    while True:
+        try:
+            answer = await remote.api.request("GET", sweeps_path(remote), params=params, timeout=60.0)
+        except NotFound as error:
+            raise missing(remote, "", error) from error
+        page = msgspec.json.decode(answer)
+        for sweep in map(parse_sweep, page.get("items") or []):
+            if isinstance(sweep, InvalidSweep):
+                logged(f"sweep {sweep.metadata.name} is invalid: {sweep.problem}")
+            elif sweep is not None:
+                found.append(sweep)
+        following = page.get("metadata", {}).get("continue")
+        if not following:
+            return sorted(found, key=lambda sweep: sweep.metadata.name)
+        params = {"limit": PAGE, "continue": following}
 
 
 async def trials(remote: Remote, sweep: TrainingSweep) -> dict[int, TrainingJob]:
