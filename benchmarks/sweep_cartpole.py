@@ -1,10 +1,13 @@
 """How soon CartPole is solved with the parameters that a sweep finds, and with the defaults.
 
     python benchmarks/sweep_cartpole.py [TRIALS] [SEEDS]
+    python benchmarks/sweep_cartpole.py --compare BEST.yaml [SEEDS]
 
 Runs `examples/sweep-cartpole.yaml`, then the job of its best trial and the defaults with seeds that the sweep has not
-seen. A run ends when 20 greedy episodes have a mean return of 475. Environment steps are counted, and processor time
-of the command and all processes that it waited for: a busy machine changes wall time.
+seen, in turns; the second form takes the job that `torchyard sweep best cartpole -o yaml` printed. A run ends when 20
+greedy episodes have a mean return of 475, which is looked at after each 8,192 environment steps. What is compared is
+training from its first rollout to that moment: environment steps, processor time and wall time, without evaluations.
+Starting is the same for both, and an evaluation takes longer than all of the training between two of them.
 """
 
 import json
@@ -23,13 +26,15 @@ import yaml
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "torchyard.cli.main"]
 SOLVED = 475.0
-DEFAULTS = {"environmentSteps": 500_000, "epochs": 4, "minibatches": 4, "horizon": 64, "environments": 128}
-"""Of `preset: tiny`, see docs/reference/vecrl.md: how many steps a rollout has, and updates it brings."""
+EVERY = 8192
+"""Environment steps between two evaluations; a rollout has as many or a part of it."""
+DEFAULTS = {"environmentSteps": 500_000, "horizon": 64, "environments": 128}
+"""Of `preset: tiny`, see docs/reference/vecrl.md."""
+FIGURES = ("environmentSteps", "processor", "wall", "evaluations")
 
 
 def main(trials: int, seeds: int) -> None:
     """Print what the sweep took, and how soon each job is solved."""
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHYARD_HOME"] = str(Path(folder) / "home")
         file = ROOT / "examples/sweep-cartpole.yaml"
@@ -37,63 +42,94 @@ def main(trials: int, seeds: int) -> None:
         found = json.loads(output([*COMMAND, "sweep", "show", "cartpole", "-o", "json"]))["trials"]
         outcomes = [trial["outcome"] for trial in found]
         counts = ", ".join(f"{outcomes.count(each)} {each}" for each in ("complete", "stopped", "failed"))
-        solved = [trial["number"] for trial in found if trial["outcome"] == "complete" and trial["value"] >= SOLVED]
         print(f"sweep: {len(found)} trials ({counts}), {wall:.0f} s, processor {processor:.0f} s", flush=True)
-        print(f"trials with a return of {SOLVED:.0f} at their end: {solved}", flush=True)
         best = yaml.safe_load(output([*COMMAND, "sweep", "best", "cartpole", "-o", "yaml"]))["spec"]
-        print(f"best: {json.dumps(best['trainer']['params'])}", flush=True)
-        default = {"trainer": {"name": "vecrl", "params": {"environment": "cartpole"}}}
-        for name, spec in (("best", best), ("defaults", default)):
-            took = [
-                until_solved(Path(folder), f"{name}-{seed}", with_seed(spec, seed)) for seed in range(11, 11 + seeds)
-            ]
-            for steps, seconds in took:
-                print(f"{name}: solved after {steps} environment steps, processor {seconds:.1f} s", flush=True)
-            known = [(steps, seconds) for steps, seconds in took if steps is not None]
-            if known:
-                steps, seconds = (statistics.median(each) for each in zip(*known, strict=True))
-                print(f"{name}: {len(known)} of {seeds} solved; medians {steps:,.0f} steps, processor {seconds:.1f} s")
+    print(f"best: {json.dumps(best['trainer']['params'])}", flush=True)
+    compare(best["trainer"]["params"], seeds)
 
 
-def with_seed(spec: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Return a job of vecrl with a seed, evaluated after every rollout, with as many steps as the defaults have."""
-    params = {**spec["trainer"]["params"], "seed": seed, "evalEvery": 1, "evalEpisodes": 20}
-    params["environmentSteps"] = DEFAULTS["environmentSteps"]
-    trainer = {**spec["trainer"], "params": params}
-    return {"trainer": trainer, "metrics": {"interval": "1s"}, "launcher": {"warmStart": False}}
+def compare(best: dict[str, Any], seeds: int) -> None:
+    """Train with the best parameters and with the defaults, and print what each took."""
+    taken: dict[str, list[dict[str, float]]] = {"best": [], "defaults": []}
+    for seed in range(11, 11 + seeds):
+        for name, params in (("best", best), ("defaults", {"environment": "cartpole"})):
+            found = json.loads(output([sys.executable, __file__, "--until-solved", json.dumps(given(params, seed))]))
+            print(f"{name}, seed {seed}: {found}", flush=True)
+            if found["solved"]:
+                taken[name].append(found)
+    if not all(taken.values()):
+        raise SystemExit("never solved")
+    for figure in FIGURES:
+        one, other = (statistics.median(each[figure] for each in taken[name]) for name in ("best", "defaults"))
+        print(f"{figure}: best {one:,.2f}, defaults {other:,.2f}, ratio {one / other:.2f}")
 
 
-def until_solved(folder: Path, name: str, spec: dict[str, Any]) -> tuple[int | None, float]:
-    """Run a job until it is solved; return the environment steps, None: never, and the processor time in seconds."""
-    file = folder / f"{name}.json"
-    file.write_text(json.dumps({"metadata": {"name": name}, "spec": spec}))
-    _, seconds = spent([sys.executable, __file__, "--until-solved", str(file)])
-    params = {**DEFAULTS, **spec["trainer"]["params"]}
-    step = json.loads(file.with_suffix(".step").read_text())
-    if step is None:
-        return None, seconds
-    rollouts = step // (params["epochs"] * params["minibatches"])  # it is evaluated after each
-    return rollouts * params["horizon"] * params["environments"], seconds
+def given(params: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Return parameters with a seed, evaluated at equal distances, with as many steps as the defaults have."""
+    full = DEFAULTS | params
+    every = max(1, EVERY // (full["horizon"] * full["environments"]))
+    steps = DEFAULTS["environmentSteps"]
+    return params | {"seed": seed, "evalEvery": every, "evalEpisodes": 20, "environmentSteps": steps}
 
 
-def run_until_solved(file: Path) -> None:
-    """Run the job of a file, stop it once it is solved, and write the optimizer step of that."""
-    import torchyard as ty
+def train_until_solved(params: dict[str, Any]) -> None:
+    """Train in this process until the job is solved, and print what that took."""
+    import torch
 
-    job = ty.run(json.loads(file.read_text()), wait=False)
-    seen = (status.progress.step for status in job.watch() if status.metrics.get("evalReturn", 0.0) >= SOLVED)
-    step = next(seen, None)
-    status = job.stop()
-    if step is None and status.state != "Succeeded":
-        raise SystemExit(f"{file.stem} is {status.state}: {status.message}")
-    # The table has the exact step, unless it lacks this evaluation: it has a row a second.
-    rows = [int(row["step"]) for row in job.metrics() if row.get("evalReturn", 0.0) >= SOLVED]
-    file.with_suffix(".step").write_text(json.dumps(min([*rows, *filter(None, [step])], default=None)))
+    from torchyard_trainers.core.command import main as train
+    from torchyard_trainers.vecrl.task import VecRL
+
+    torch.set_num_threads(1)
+    prepare, after_step, evaluate = VecRL.prepare, VecRL.after_step, VecRL.evaluate
+    began: list[tuple[float, float]] = []
+    apart = [0.0, 0.0]
+
+    def prepared(work: VecRL, *arguments: Any) -> dict[str, float]:
+        if not began:
+            began.append((time.process_time(), time.perf_counter()))
+            apart[:] = 0.0, 0.0
+        return prepare(work, *arguments)
+
+    def evaluated(work: VecRL, *arguments: Any) -> dict[str, float]:
+        before = time.process_time(), time.perf_counter()
+        found = evaluate(work, *arguments)
+        apart[0] += time.process_time() - before[0]
+        apart[1] += time.perf_counter() - before[1]
+        return found
+
+    def stepped(work: VecRL, session: Any, step: int, means: Any) -> dict[str, float]:
+        found = after_step(work, session, step, means)
+        solved = found.get("evalReturn", 0.0) >= SOLVED
+        if solved or step == work.total_steps:
+            settings = work.settings
+            (processor, wall) = began[0]
+            line = {
+                "solved": solved,
+                "environmentSteps": step // settings.steps_per_rollout * settings.horizon * settings.environments,
+                "processor": round(time.process_time() - processor - apart[0], 2),
+                "wall": round(time.perf_counter() - wall - apart[1], 2),
+                "evaluations": round(apart[0], 2),
+            }
+            os.write(output_of_this, json.dumps(line).encode())
+            os._exit(0)
+        return found
+
+    VecRL.prepare, VecRL.after_step, VecRL.evaluate = prepared, stepped, evaluated  # type: ignore[method-assign]
+    output_of_this = os.dup(1)
+    os.dup2(2, 1)
+    trainer = {"name": "vecrl", "params": params}
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "config.json"
+        file.write_text(json.dumps({"trainer": trainer, "device": "cpu", "logging": {"tensorboard": False}}))
+        raise SystemExit(train(["--config", str(file), "--checkpoint-dir", f"{folder}/run"]))
 
 
 def output(argv: list[str]) -> str:
     """Return what a command prints."""
-    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(argv)}:\n{done.stderr}")
+    return done.stdout
 
 
 def spent(argv: list[str]) -> tuple[float, float]:
@@ -105,7 +141,12 @@ def spent(argv: list[str]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--until-solved"]:
-        run_until_solved(Path(sys.argv[2]))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    words = sys.argv[1:]
+    if words[:1] == ["--until-solved"]:
+        train_until_solved(json.loads(words[1]))
+    elif words[:1] == ["--compare"]:
+        job = yaml.safe_load(Path(words[1]).read_text())
+        compare(job["spec"]["trainer"]["params"], int(words[2]) if len(words) > 2 else 3)
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 50, int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+        main(int(words[0]) if words else 50, int(words[1]) if len(words) > 1 else 3)

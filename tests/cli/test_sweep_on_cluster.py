@@ -87,7 +87,7 @@ async def test_the_sweeps_of_a_cluster_are_listed(torchyard, server):
     head, (name, state, trials, running, metric, *_) = (line.split() for line in shown.stdout.splitlines())
     assert head == ["NAME", "STATE", "TRIALS", "RUNNING", "BEST"]
     assert (name, state, trials, running, metric) == ("tune", "Succeeded", "8/8", "0", "score")
-    assert "sweep broken is invalid: spec" in shown.stderr
+    assert "sweep broken is invalid: Expected `int` >= 1" in shown.stderr
 
 
 def test_the_sweeps_of_this_machine_are_listed_and_a_name_is_asked_for(torchyard, tmp_path, monkeypatch):
