@@ -1,4 +1,7 @@
-"""Build the zipapp: `python -m torchyard_agent.build OUT.pyz`. The same sources give the same bytes.
+"""Build the zipapp: `python -m torchyard_agent.build OUT.pyz`. The same sources and Python give the same bytes.
+
+Beside each source lies its bytecode for the Python that builds: an agent or a zygote of that version starts without
+compiling the package each time. Any other version finds bytecode that is not its own, and compiles the source.
 
 pynvml.py of the installed nvidia-ml-py is packed into it; it is never copied into the repository.
 """
@@ -7,6 +10,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import py_compile
 import shutil
 import sys
 import tempfile
@@ -34,6 +38,8 @@ def build(target: Path) -> None:
             shutil.copyfile(source, target_file)
         shutil.copyfile(_pynvml(), root / "pynvml.py")
         (root / "__main__.py").write_text(_MAIN, encoding="utf-8")
+        for source in sorted(root.rglob("*.py")):
+            _add_bytecode(source, f"{target.name}/{source.relative_to(root)}")
         for path in root.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
             os.utime(path, (_EPOCH, _EPOCH))
@@ -46,6 +52,17 @@ def build(target: Path) -> None:
         finally:
             os.environ.pop("TZ") if zone is None else os.environ.update(TZ=zone)
             time.tzset()
+
+
+def _add_bytecode(source: Path, shown: str) -> None:
+    """Compile `source`, which tracebacks show as `shown`; without its time, which archives keep in a local zone."""
+    py_compile.compile(
+        str(source),
+        cfile=str(source.with_suffix(".pyc")),
+        dfile=shown,
+        doraise=True,
+        invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+    )
 
 
 def _pynvml() -> Path:

@@ -7,6 +7,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 import torchyard_agent
 from torchyard_agent.build import build
 
@@ -28,8 +30,28 @@ def test_it_holds_the_agent_and_the_installed_pynvml_and_nothing_else(tmp_path):
     build(tmp_path / "agent.pyz")
     names = zipfile.ZipFile(tmp_path / "agent.pyz").namelist()
     ours = {f"torchyard_agent/{path.relative_to(PACKAGE)}" for path in SOURCES}
-    assert {name for name in names if not name.endswith("/")} == {"__main__.py", "pynvml.py", *ours}
+    sources = {"__main__.py", "pynvml.py", *ours}
+    assert {name for name in names if not name.endswith("/")} == sources | {f"{name}c" for name in sources}
     assert not any(path.name == "pynvml.py" for path in SOURCES)
+
+
+IMPORTED = """
+import importlib._bootstrap_external as external
+external.MAGIC_NUMBER = CHOSEN
+from torchyard_agent import exit_codes
+print(exit_codes.__file__.rpartition(".")[2], exit_codes.ExitCode.CONFIG + 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("magic", "suffix"), [("external.MAGIC_NUMBER", "pyc"), ("b'none'", "py")], ids=["own", "other"]
+)
+def test_bytecode_is_used_by_the_python_that_built_it_and_passed_over_by_any_other(tmp_path, magic, suffix):
+    build(tmp_path / "agent.pyz")
+    code = IMPORTED.replace("CHOSEN", magic)
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "agent.pyz")}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [suffix, "64"]
 
 
 def test_only_the_standard_library_is_imported_and_torch_only_where_it_is_known_to_be():

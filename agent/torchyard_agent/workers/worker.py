@@ -143,7 +143,8 @@ def _exit_code_of(program: Callable[[], None]) -> Optional[int]:
 
 
 def _of_the_program(trace: Optional[TracebackType]) -> Optional[TracebackType]:
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+    ours = _of_the_program.__code__.co_filename
+    while trace is not None and trace.tb_frame.f_code.co_filename == ours:
         trace = trace.tb_next
     return trace
 
