@@ -16,11 +16,12 @@ from torchyard_agent import settings as settings_module
 from torchyard_agent.agent import Agent
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.settings import Settings
-from torchyard_agent.workers import environment, stacks
+from torchyard_agent.workers import environment, stacks, template
 from torchyard_agent.workers.titles import name_process
 
 _LOG_BYTES = 8 << 20
 _STACKS_ARGUMENTS = 3
+_TEMPLATE_ARGUMENTS = 4
 
 
 def main() -> None:
@@ -33,6 +34,9 @@ def main() -> None:
         if sys.argv[1:2] == ["stacks"] and len(sys.argv) == _STACKS_ARGUMENTS:
             print(json.dumps(stacks.listed(Path(sys.argv[2]))))
             return
+        if sys.argv[1:2] == ["template"] and len(sys.argv) > _TEMPLATE_ARGUMENTS:
+            listening, owner, *command = sys.argv[2:]
+            template.execute(listening, owner, settings_module.read(command, os.environ))
         environment.unpack(os.environ)
         _enter_working_folder(os.environ)
         settings = settings_module.read(sys.argv[1:], os.environ)

@@ -40,6 +40,7 @@ class Settings:
     warm_start: bool
     warm_seconds: float
     preload: Tuple[str, ...]
+    zygote: Optional[Tuple[int, int]]
     hooks: bool
     patterns: Tuple[Pattern[str], ...]
     milestones: Optional[Milestones]
@@ -91,6 +92,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         warm_start=env.get("TORCHYARD_WARM_START", "1") != "0",
         warm_seconds=_number(env, "TORCHYARD_WARM_SECONDS", 120),
         preload=tuple(name.strip() for name in env.get("TORCHYARD_PRELOAD", "").split(",") if name.strip()),
+        zygote=_inherited(env.get("TORCHYARD_ZYGOTE", "")),
         hooks=env.get("TORCHYARD_HOOKS", "1") != "0",
         patterns=_patterns(env.get("TORCHYARD_METRIC_PATTERNS", "")),
         milestones=read_milestones(env),
@@ -142,6 +144,11 @@ def _number(env: Mapping[str, str], name: str, default: Optional[float]) -> floa
     if not 0 <= value < 1e9:
         raise ValueError(f"{name} must be between 0 and 1e9, got `{text}`")
     return value
+
+
+def _inherited(text: str) -> Optional[Tuple[int, int]]:
+    descriptor, _, pid = text.partition(":")
+    return (int(descriptor), int(pid)) if descriptor.isdigit() and pid.isdigit() else None
 
 
 def _path(text: Optional[str]) -> Optional[Path]:

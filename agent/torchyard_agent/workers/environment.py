@@ -9,7 +9,7 @@ from typing import Dict, List, Mapping, MutableMapping
 
 from torchyard_agent.settings import Settings
 from torchyard_agent.workers.hooks import SITECUSTOMIZE
-from torchyard_agent.workers.zygote_client import LOCATION
+from torchyard_agent.workers.zygote_client import INHERITED, LOCATION
 
 # Set for the zygote alone, unless the user did: its import must start no thread and no CUDA.
 _ZYGOTE_ONLY = ("OPENBLAS_NUM_THREADS", "PYTORCH_NVML_BASED_CUDA_CHECK")
@@ -57,7 +57,7 @@ def worker_environment(
         token: file with the token of that call.
         gpus: that workers can use. Without one they train from the heap, whose memory they then keep.
     """
-    workers = {name: value for name, value in env.items() if name != "TORCHYARD_TOKEN_FILE"}
+    workers = {name: value for name, value in env.items() if name not in {"TORCHYARD_TOKEN_FILE", INHERITED}}
     path = [str(hooks_folder(settings))] if settings.hooks else []
     path += [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
     workers["PYTHONPATH"] = os.pathsep.join([*path, LOCATION])

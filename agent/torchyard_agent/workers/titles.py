@@ -27,17 +27,21 @@ def name_process(name: str, command: Optional[Sequence[str]] = None) -> None:
     with contextlib.suppress(OSError, AttributeError, ValueError):
         buffer = ctypes.create_string_buffer(name.encode()[:_MOST_NAME])
         ctypes.CDLL(None).prctl(_PR_SET_NAME, buffer, 0, 0, 0)
-        place = _own_command_line() if command is not None else None
+        place = own_memory(_ARG_START) if command is not None else None
         if command is not None and place is not None:
             start, size = place
             ctypes.memmove(start, b"\0".join(map(os.fsencode, command))[: size - 1].ljust(size, b"\0"), size)
 
 
-def _own_command_line() -> Optional[Tuple[int, int]]:
-    """Return address and size of the command line in memory; None where they are hidden or no writable memory."""
+def own_memory(index: int) -> Optional[Tuple[int, int]]:
+    """Return address and size of what this process was started with; None where it is hidden or cannot be written to.
+
+    Args:
+        index: of the field of /proc/self/stat that holds the first address, followed by the last one.
+    """
     text = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace")
     fields = ["", "", *text[text.rfind(")") + 2 :].split()]  # pid and name, which may hold anything, are left out
-    start, end = int(fields[_ARG_START]), int(fields[_ARG_START + 1])
+    start, end = int(fields[index]), int(fields[index + 1])
     if not 0 < start < end:
         return None
     for line in Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines():

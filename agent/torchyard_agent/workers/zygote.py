@@ -4,6 +4,9 @@
 never need it. It is imported once nothing has been asked for a while, so that the first round does not wait for it and
 later rounds have it.
 
+One that was forked from a template (see `template.py`) is first sent what its agent would have started itself, as
+`{"interpreter": ..., "preload": ..., "env": ...}`, and ends if it is not that.
+
 Speaks lines of JSON with the agent over a socket: in `{"spec": PATH}`, out `{"importing": NAME}`, `{"ready": ...}`,
 `{"started": PID}`, `{"ended": PID, "status": N}`, `{"failed": REASON}`. It ends when the agent does.
 """
@@ -19,7 +22,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NoReturn, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from torchyard_agent.workers import interpreter_end, launcher, worker
 from torchyard_agent.workers.forks import Forked, fork_ahead
@@ -31,21 +34,94 @@ _WHEN_IDLE = "torch._dynamo"
 _IDLE_SECONDS = 15.0  # without a message: short jobs are over by then
 
 
+# What differs between pods whose zygotes are the same: nothing that is imported reads it before a round.
+_OF_A_POD = ("KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN", "TORCH_FR_DUMP_TEMP_FILE")
+_PREFIX_OF_A_POD = "TORCHYARD_"
+_DEVICES = "CUDA_VISIBLE_DEVICES"  # torch reads it when it counts devices; what a preloaded module does is unknown
+
+
+class Origin(NamedTuple):
+    """What a zygote is made from."""
+
+    interpreter: str
+    preload: Tuple[str, ...]
+    env: Mapping[str, str]
+
+
 def main() -> None:
     """Serve the agent on the socket whose descriptor is the first argument; the others are modules to import."""
     agent = socket.socket(fileno=int(sys.argv[1]))
     die_with_parent(signal.SIGKILL, int(sys.argv[2]))
+    _run(agent, tuple(sys.argv[3:]))
+
+
+def inherited(agent: socket.socket, origin: Origin) -> None:
+    """Serve the agent as a fork of a template, which was made from `origin`, once the agent has sent what it needs."""
+    data = b""
+    while not data.endswith(b"\n"):
+        more = agent.recv(65536)
+        if not more:
+            return
+        data += more
+    wanted = json.loads(data)
+    needed = Origin(wanted["interpreter"], tuple(wanted["preload"]), wanted["env"])
+    differing = _differing(origin, needed)
+    if differing:
+        _say(agent, {"failed": f"was made for other values of {', '.join(differing)}"})
+        return
+    _enter(needed.env, origin.env)
+    _run(agent, needed.preload)
+
+
+def _differing(origin: Origin, needed: Origin) -> List[str]:
+    """Return which values, read at the start of an interpreter or by an import, differ."""
+    before, after = _read_by_imports(origin), _read_by_imports(needed)
+    return sorted(name for name in {**before, **after} if before.get(name) != after.get(name))
+
+
+def _read_by_imports(origin: Origin) -> Dict[str, str]:
+    own = {*_OF_A_POD, *(() if origin.preload else (_DEVICES,))}
+    read = {name: value for name, value in origin.env.items() if name not in own}
+    read = {name: value for name, value in read.items() if not name.startswith(_PREFIX_OF_A_POD)}
+    read["PYTHONPATH"] = os.pathsep.join(
+        "" if path == _hooks(origin.env) else path for path in read.get("PYTHONPATH", "").split(os.pathsep)
+    )
+    return {**read, "the interpreter": origin.interpreter, "the preloaded modules": ",".join(origin.preload)}
+
+
+def _hooks(env: Mapping[str, str]) -> str:
+    return str(Path(env["TORCHYARD_RUN_DIR"], "hooks"))
+
+
+def _enter(env: Mapping[str, str], before: Mapping[str, str]) -> None:
+    """Take over the environment of the pod, and its folder of hooks in place of the template's."""
+    for name in os.environ.keys() - env.keys():
+        del os.environ[name]
+    for name, value in env.items():
+        if os.environ.get(name) != value:
+            os.environ[name] = value
+    sys.path[:] = [_hooks(env) if path == _hooks(before) else path for path in sys.path]
+    installed = sys.modules.get("sitecustomize")
+    for holder in () if installed is None else (installed, installed.__spec__):
+        for name, value in list(vars(holder).items()):
+            if isinstance(value, str) and value.startswith(_hooks(before)):
+                setattr(holder, name, value.replace(_hooks(before), _hooks(env), 1))
+
+
+def _run(agent: socket.socket, preload: Tuple[str, ...]) -> None:
     name_process("ty-warm")
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    failed = _import(agent, sys.argv[3:])
+    known = len(sys.modules)
+    failed = import_all(preload, lambda message: _say(agent, message))
     if failed:
         _say(agent, {"failed": failed})
         return
-    _settle()
+    if len(sys.modules) > known:
+        settle()
     _say(agent, {"ready": sys.executable})
     spec_path = _serve(agent, wake_read, wake_write)
     if spec_path is None:
@@ -54,15 +130,23 @@ def main() -> None:
     # Workers are forked from here, so that few frames of ours lie below those of a program.
     forks, command = fork_ahead(int(spec["procs"]))
     if command is not None:
-        worker.run(command, hide_torch=not sys.argv[3:])
+        worker.run(command, hide_torch=not preload)
     name_process("ty-launcher", ["torchyard-launcher", spec_path])
     _launch(spec, forks)
 
 
-def _import(agent: socket.socket, preload: List[str]) -> Optional[str]:
-    gc.disable()  # until `_settle`: modules are no garbage, and to look for some is a quarter of the time
+def import_all(preload: Sequence[str], say: Callable[[Dict[str, Any]], None]) -> Optional[str]:
+    """Import torch and `preload`; return why that failed, or why this process cannot be forked.
+
+    Args:
+        preload: names of modules.
+        say: called with `{"importing": NAME}` before each.
+    """
     for name in (*_ALWAYS, *preload):
-        _say(agent, {"importing": name})
+        say({"importing": name})
+        if name in sys.modules:
+            continue
+        gc.disable()  # until `settle`: modules are no garbage, and to look for some is a quarter of the time
         try:
             importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 - whatever an import does, the agent falls back to a cold start
@@ -72,17 +156,17 @@ def _import(agent: socket.socket, preload: List[str]) -> Optional[str]:
 
 def _import_when_idle() -> Optional[str]:
     """Return why this process cannot be forked any more; a module that cannot be imported is left to the programs."""
-    gc.disable()  # until `_settle`
+    gc.disable()  # until `settle`
     try:
         importlib.import_module(_WHEN_IDLE)
     except Exception:  # noqa: BLE001 - a program that needs it shows the error
         return None
     finally:
-        _settle()
+        settle()
     return _unfit_to_fork([_WHEN_IDLE])
 
 
-def _unfit_to_fork(imported: List[str]) -> Optional[str]:
+def _unfit_to_fork(imported: Sequence[str]) -> Optional[str]:
     torch: Any = sys.modules["torch"]
     if torch.cuda.is_initialized():
         return f"importing {', '.join(imported)} touched CUDA"
@@ -91,8 +175,8 @@ def _unfit_to_fork(imported: List[str]) -> Optional[str]:
     return None
 
 
-def _settle() -> None:
-    """Leave what is imported alone from here on: forks share it."""
+def settle() -> None:
+    """Exempt what is imported from garbage collections, so that forks share it, and release pages of files."""
     gc.collect()
     gc.enable()
     gc.freeze()  # a collection in a child would otherwise write to, and so copy, every shared page

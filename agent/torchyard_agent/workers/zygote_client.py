@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 _DIED = "the zygote died"
 _MOST = 3  # zygotes an agent starts; one that dies that often is of no use
 
+INHERITED = "TORCHYARD_ZYGOTE"
+"""In the environment of an agent that was started with a zygote (see `template.py`): descriptor and process id."""
+
 # Where this package was imported from: the zipapp, or the folder above it.
 LOCATION = str(Path(__file__).parents[2])
 
@@ -62,6 +65,28 @@ class Zygote:
             self.pid = 0
             self.state, self.reason = "failed", f"{interpreter}: {error.strerror}"
         theirs.close()
+
+    @classmethod
+    def inherited(
+        cls, place: Tuple[int, int], interpreter: str, env: Dict[str, str], preload: Tuple[str, ...]
+    ) -> Zygote:
+        """Take up a zygote that was started with this agent: `place` is its descriptor and process id.
+
+        It becomes ready if it is what this agent would have started itself, else it ends.
+        """
+        self = cls.__new__(cls)
+        descriptor, self.pid = place
+        self.state, self.reason, self.importing, self._pending = "starting", "", "torch", b""
+        self.since = time.monotonic()
+        os.set_inheritable(descriptor, False)
+        self.socket = socket.socket(fileno=descriptor)
+        self._process = None
+        wanted = {"interpreter": interpreter, "preload": preload, "env": env}
+        try:
+            self.socket.sendall(json.dumps(wanted).encode() + b"\n")
+        except OSError:
+            self.state, self.reason = "failed", _DIED
+        return self
 
     def ask(self, spec: Path) -> None:
         """Ask for a launcher that runs the round in the file `spec`; `started` or an end will follow.
@@ -109,11 +134,26 @@ class WarmStart:
         notice: why warm start is off for good, once it is.
     """
 
-    def __init__(self, kind: Torchrun | Plain, env: Dict[str, str], preload: Tuple[str, ...], *, wanted: bool) -> None:
+    def __init__(
+        self,
+        kind: Torchrun | Plain,
+        env: Dict[str, str],
+        preload: Tuple[str, ...],
+        *,
+        wanted: bool,
+        inherited: Optional[Tuple[int, int]] = None,
+    ) -> None:
         self.zygote: Optional[Zygote] = None
         self.notice: Optional[str] = None
         self._kind, self._env, self._preload = kind, env, preload
         self._started = 0
+        if inherited is not None and wanted and isinstance(kind, Torchrun):
+            self.zygote = Zygote.inherited(inherited, kind.interpreter, env, preload)
+            if self.zygote.state == "failed":
+                self.failed(self.zygote.reason)
+            return
+        if inherited is not None:
+            os.close(inherited[0])  # it ends then
         if wanted:
             self._start()
 
@@ -139,14 +179,17 @@ class WarmStart:
         return [] if self.zygote is None else [self.zygote.pid]
 
     def failed(self, reason: str) -> None:
-        """Handle the end of the zygote: start another one if it was killed, give up if its imports cannot work."""
+        """Handle the end of the zygote: start another one if it was killed, give up if its imports cannot work.
+
+        In place of an inherited one, which may have been made for another environment, the agent starts its own.
+        """
         if self.zygote is None:
             return
-        logger.warning("zygote %d: %s", self.zygote.pid, reason)
+        logger.log(logging.WARNING if self._started else logging.INFO, "zygote %d: %s", self.zygote.pid, reason)
         self.zygote.close()
         self.zygote = None
         killed = reason == _DIED or reason.startswith("killed by")
-        if killed and self._started < _MOST:
+        if (killed or self._started == 0) and self._started < _MOST:
             self._start()
         else:
             self.notice = f"warm start is off: {reason}"

@@ -38,19 +38,27 @@ def is_agentless(spec: TrainingJobSpec) -> bool:
 
 def options(spec: TrainingJobSpec) -> Mapping[str, str]:
     """Return the options of a torchrun command by their long names with hyphens; empty for any other program."""
-    if spec.launcher.kind != "agent" or not spec.command:
+    if spec.launcher.kind != "agent":
         return {}
-    words = [*spec.command, *spec.args]
-    program = words.pop(0).rpartition("/")[2]
+    words = _torchrun_words([*spec.command, *spec.args] if spec.command else [])
+    return {} if words is None else _parsed(words)
+
+
+def _torchrun_words(command: list[str]) -> list[str] | None:
+    """Return the words behind `torchrun` or `python -m torch.distributed.run`; None for any other command."""
+    program, *words = command or [""]
+    program = program.rpartition("/")[2]
     if _PYTHON.match(program):
         while words and _PYTHON_FLAGS.match(words[0]):
             words.pop(0)
-        if words[:2] != _MODULE:
-            return {}
-        words = words[2:]
-    elif program != "torchrun":
-        return {}
-    return _parsed(words)
+        return words[2:] if words[:2] == _MODULE else None
+    return words if program == "torchrun" else None
+
+
+def is_warm(spec: TrainingJobSpec) -> bool:
+    """Return whether workers are forked from a process that has imported torch: torchrun's are, unless switched off."""
+    started_by_torchrun = not spec.command or _torchrun_words([*spec.command]) is not None
+    return spec.launcher.kind == "agent" and spec.launcher.warm_start and started_by_torchrun
 
 
 def _parsed(words: list[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from torchyard.api.status import TrainingJobStatus
 from torchyard.local.events import Events
 from torchyard.local.pods import LocalPods
 from torchyard.local.run import Event, RunFolder, read_run, write_status_file
+from torchyard.local.templates import Templates
 from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key, Unavailable
@@ -25,6 +26,7 @@ class LocalCluster:
         folder: of the run; `job.yaml` is there.
         changed: called when the job, its pods, its status or its events changed.
         gone: called with the uid of a pod whose object is gone.
+        templates: of the process; without them, each pod imports torch itself.
     """
 
     def __init__(
@@ -33,12 +35,20 @@ class LocalCluster:
         *,
         changed: Callable[[], None] = lambda: None,
         gone: Callable[[str], None] = lambda _uid: None,
+        templates: Templates | None = None,
     ) -> None:
         self.folder = folder
         self._changed = changed
         self._job: TrainingJob | None = read_run(folder)
         self._events = Events(folder, changed)
-        self._pods = LocalPods(folder, job=lambda: self._job, changed=changed, gone=gone, trouble=self._events.trouble)
+        self._pods = LocalPods(
+            folder,
+            job=lambda: self._job,
+            changed=changed,
+            gone=gone,
+            trouble=self._events.trouble,
+            templates=templates,
+        )
 
     # The port `Cluster` of the reconciler.
 

@@ -19,6 +19,7 @@ from torchyard.api.status import State
 from torchyard.local.cluster import LocalCluster
 from torchyard.local.run import Event, NoRunError, RunFolder, edit_job, read_run
 from torchyard.local.runs import control, discard_run, suspend_run
+from torchyard.local.templates import Templates
 from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.loop.controller import Controller
 
@@ -35,6 +36,7 @@ async def run_job(
     on_change: OnChange = lambda _job, _events: None,
     stop: asyncio.Event | None = None,
     kill: asyncio.Event | None = None,
+    templates: Templates | None = None,
 ) -> TrainingJob:
     """Control a run until its job is finished, suspended or deleted, and no process of it is left.
 
@@ -45,6 +47,7 @@ async def run_job(
         on_change: called in the event loop with the job and the events that are new, whenever either changed.
         stop: once set, the job is suspended: saved and stopped within `spec.gracePeriod`.
         kill: once set, every process of the job is killed now, and the job is suspended.
+        templates: of the process, which the caller closes; its own without them.
 
     Returns:
         The job as it was left.
@@ -54,14 +57,19 @@ async def run_job(
         ValueError: there is no such run, or no agent to start its pods with.
         OSError: its folder takes no socket.
     """
-    with control(folder):
-        return await _Run(folder, on_change).until_over(stop or asyncio.Event(), kill or asyncio.Event())
+    own = Templates()
+    try:
+        with control(folder):
+            run = _Run(folder, on_change, templates or own)
+            return await run.until_over(stop or asyncio.Event(), kill or asyncio.Event())
+    finally:
+        await own.close()
 
 
 class _Run:
     """The wiring of one run, for as long as this process controls it."""
 
-    def __init__(self, folder: RunFolder, on_change: OnChange) -> None:
+    def __init__(self, folder: RunFolder, on_change: OnChange, templates: Templates) -> None:
         job = read_run(folder)
         if job is None:
             raise NoRunError(folder)
@@ -72,7 +80,7 @@ class _Run:
         shortest, longest = SYNC_SECONDS
         interval = min(longest, max(shortest, float(job.spec.metrics.interval)))
         self.registry = AgentRegistry(time.time, interval=interval, on_news=lambda _uid: self.look())
-        self.cluster = LocalCluster(folder, changed=self.look, gone=self.registry.forget)
+        self.cluster = LocalCluster(folder, changed=self.look, gone=self.registry.forget, templates=templates)
         self.controller = Controller(self.cluster, self.registry, clock=time.time)
 
     def look(self) -> None:

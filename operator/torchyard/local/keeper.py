@@ -4,7 +4,9 @@ A container runtime guarantees two things that a bare process does not: when the
 it started ends with it, and its exit code is kept even if no process watched. This program gives both to a pod that
 is only a process group. It holds the pod lock for as long as anything of the pod may live: a locked pod is a live one.
 
-Run by path, standard library only: `python -I -S keeper.py POD_FOLDER LOCK_DESCRIPTOR AGENT [ARG ...]`.
+Run by path, standard library only: `python -I -S keeper.py POD_FOLDER LOCK_DESCRIPTOR AGENT [ARG ...]`; with
+`--started PID` in the place of the agent's command where this process has started it before it became this program
+(`templates.py`).
 """
 
 import contextlib
@@ -15,18 +17,19 @@ import sys
 import time
 from pathlib import Path
 
+STARTED = "--started"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(folder: str, lock: int, command: list[str]) -> int:
-    """Run `command` as the pod's first process; returns its exit code, 128 + signal if a signal ended it."""
+    """Run `command` as the pod's first process; return its exit code, 128 + signal if a signal ended it."""
     os.set_inheritable(lock, False)  # only the keeper holds the lock
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _prctl(_PR_SET_NAME, b"ty-keeper")
     keeper = os.getpid()
-    agent = os.fork()
+    agent = int(command[1]) if command[0] == STARTED else os.fork()
     if agent == 0:
         _become(command, keeper)
     signal.signal(signal.SIGTERM, lambda *_: _kill(agent, signal.SIGTERM))

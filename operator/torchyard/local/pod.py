@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
@@ -24,6 +24,7 @@ from torchyard.local import record
 from torchyard.local.process import ProcessId, kill_carrying
 from torchyard.local.record import POD_MARK, Exit, PodRecord, Running
 from torchyard.local.run import RunFolder, is_locked, take_lock, write_atomic
+from torchyard.local.templates import PodProcesses, Template
 from torchyard.reconcile.observed import Pod
 
 KEEPER = Path(__file__).with_name("keeper.py")
@@ -120,7 +121,12 @@ class LocalPod:
         return (str(script) if script else None), token
 
     async def start(
-        self, command: Sequence[str], env: Mapping[str, str], cwd: Path, devices: Mapping[str, int] | None = None
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        cwd: Path,
+        devices: Mapping[str, int] | None = None,
+        template: Template | None = None,
     ) -> None:
         """Start the keeper, which starts `command`, and wait until it has written down who they are.
 
@@ -129,6 +135,7 @@ class LocalPod:
             env: its whole environment.
             cwd: its working directory.
             devices: lock descriptors of the GPUs that are the pod's until it ends; the caller closes its own.
+            template: the process that the pod is to be forked from, if there is one.
 
         Raises:
             ValueError: the command or the environment cannot be handed to any process.
@@ -137,9 +144,11 @@ class LocalPod:
         lock = take_lock(self._lock)
         assert lock is not None, "a pod is started once"
         kept = [lock, *(devices or {}).values()]
+        keeper = [sys.executable, "-I", "-S", str(KEEPER), str(self.folder)]
+        pod = PodProcesses(keeper, list(command), dict(env), str(cwd))
         try:
-            keeper = [sys.executable, "-I", "-S", str(KEEPER), str(self.folder), str(lock), *command]
-            self._child = await asyncio.to_thread(self._spawn, keeper, env, cwd, kept)
+            if template is None or not await asyncio.to_thread(self._fork, template, pod, kept):
+                self._child = await asyncio.to_thread(self._spawn, pod, kept)
         except ValueError as error:
             raise ValueError(
                 f"The arguments or variables of the job cannot be handed to a process: {error}."
@@ -148,20 +157,29 @@ class LocalPod:
             os.close(lock)
         await self._started()
 
-    def _spawn(
-        self, command: Sequence[str], env: Mapping[str, str], cwd: Path, kept: Sequence[int]
-    ) -> subprocess.Popen[bytes]:
-        with (self.folder / "logs" / "pod.log").open("ab") as log:  # its agent cuts it when it is long
+    def _fork(self, template: Template, pod: PodProcesses, kept: Sequence[int]) -> bool:
+        lock, *devices = kept
+        with self._log() as log:
+            started = template.start(pod, [lock, log.fileno(), *devices])
+        if not started:
+            kill_carrying(POD_MARK, self.record.uid)  # nothing, unless it was killed in between
+        return started
+
+    def _spawn(self, pod: PodProcesses, kept: Sequence[int]) -> subprocess.Popen[bytes]:
+        with self._log() as log:
             return subprocess.Popen(
-                command,
-                env=dict(env),
-                cwd=cwd,
+                [*pod.keeper, str(kept[0]), *pod.agent],
+                env=pod.env,
+                cwd=pod.cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,  # what workers print is in their own logs
                 stderr=log,
                 pass_fds=kept,
                 start_new_session=True,
             )
+
+    def _log(self) -> BinaryIO:
+        return (self.folder / "logs" / "pod.log").open("ab")  # its agent cuts it when it is long
 
     async def adopt(self) -> None:
         """Take up a pod of a former controller: running, over, or lost between the two."""

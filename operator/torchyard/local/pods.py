@@ -22,6 +22,7 @@ from torchyard.local.environment import pod_environment, working_folder
 from torchyard.local.pod import KILLED, LocalPod
 from torchyard.local.record import Deletion, PodRecord, loopback_address
 from torchyard.local.run import RunFolder
+from torchyard.local.templates import Template, Templates
 from torchyard.local.zipapp import agent_zipapp
 from torchyard.reconcile.actions import CreatePod, DeletePod
 from torchyard.reconcile.observed import Pod
@@ -40,6 +41,7 @@ class LocalPods:
         changed: called when a pod changed.
         gone: called with the uid of a pod whose object is gone.
         trouble: called with a sentence about what the run's folder refuses.
+        templates: of the process; without them, each pod imports torch itself.
     """
 
     def __init__(
@@ -50,11 +52,13 @@ class LocalPods:
         changed: Callable[[], None],
         gone: Callable[[str], None],
         trouble: Callable[[str], None],
+        templates: Templates | None = None,
     ) -> None:
         self.by_name: dict[str, LocalPod] = {}
         self.gpus = gpus.inventory()
         self._folder = folder
         self._job, self._changed, self._gone, self._trouble = job, changed, gone, trouble
+        self._templates = templates
         self._tokens: dict[str, str] = {}  # by pod uid
         self._tasks: set[asyncio.Task[None]] = set()
         self._url = ""
@@ -158,6 +162,7 @@ class LocalPods:
 
     async def start_waiting(self) -> None:
         """Start the pods that wait, the whole gang or none: half gangs would wait for each other's GPUs for ever."""
+        template = await self._template()  # without the lock: what is asked to stop while torch is imported does
         async with self._start_lock:
             job = self._job()
             here = [pod for pod in self.by_name.values() if not pod.over and pod.record.deletion is None]
@@ -181,7 +186,7 @@ class LocalPods:
                 for pod, share in zip(waiting, shares, strict=True):
                     if pod.record.deletion is None:
                         try:
-                            await self._start_processes(job, pod, share)
+                            await self._start_processes(job, pod, share, template)
                         except Exception as error:  # noqa: BLE001 - whatever it is, the pod ends and says so
                             await pod.fail_to_start(error)
                         self._begin(self._watch(pod))
@@ -197,7 +202,23 @@ class LocalPods:
         loop = asyncio.get_running_loop()
         self._retry = loop.call_later(RETRY_SECONDS, lambda: self._begin(self.start_waiting()))
 
-    async def _start_processes(self, job: TrainingJob, pod: LocalPod, devices: dict[str, int]) -> None:
+    async def _template(self) -> Template | None:
+        """Return what the waiting pods are to be forked from, once it has imported torch; None: nothing."""
+        job = self._job()
+        waiting = [pod for pod in self.by_name.values() if pod.waiting is not None]
+        if self._templates is None or job is None or not waiting:
+            return None
+        cwd = working_folder(job, self._folder)
+        command = launch.worker_command(job.spec, "script.py")
+        env = self._environment(job, waiting[0].record)
+        return await self._templates.of(job, self._agent, command, env, cwd)
+
+    def _environment(self, job: TrainingJob, pod: PodRecord) -> dict[str, str]:
+        return pod_environment(os.environ, job, pod, self._folder, len(os.sched_getaffinity(0)))
+
+    async def _start_processes(
+        self, job: TrainingJob, pod: LocalPod, devices: dict[str, int], template: Template | None
+    ) -> None:
         pod.waiting = None
         pod.record = msgspec.structs.replace(pod.record, gpus=list(devices))
         script, self._tokens[pod.record.uid] = await asyncio.to_thread(pod.prepare, job)
@@ -205,8 +226,7 @@ class LocalPods:
         command = [sys.executable, str(self._agent), "--", *launch.worker_command(job.spec, script)]
         if not cwd.is_dir():
             raise ValueError(f"`spec.workingDir`: `{cwd}` is not a folder: create it or correct the path.")
-        env = pod_environment(os.environ, job, pod.record, self._folder, len(os.sched_getaffinity(0)))
-        await pod.start(command, env, cwd, devices)
+        await pod.start(command, self._environment(job, pod.record), cwd, devices, template)
 
     async def _delete(self, pod: LocalPod) -> None:
         deletion = pod.record.deletion

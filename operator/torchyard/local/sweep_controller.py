@@ -14,6 +14,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.local.controller import run_job
 from torchyard.local.run import Event, run_folder
 from torchyard.local.sweeps import create_trial, edit_trial, trial_jobs
+from torchyard.local.templates import Templates
 from torchyard.sweeps.decide import Action, Create, Finish, Promote, Stop, decide
 from torchyard.sweeps.outcomes import Trial
 from torchyard.sweeps.resource import TrainingSweep, TrialRecord, trial_name
@@ -63,6 +64,7 @@ class _Sweep:
     def __init__(self, sweep: TrainingSweep, on_change: OnChange, stop: asyncio.Event, kill: asyncio.Event) -> None:
         self.sweep, self.on_change, self.stop, self.kill = sweep, on_change, stop, kill
         self.sampler = Sampler()
+        self.templates = Templates(for_any=True)
         self.jobs: dict[int, TrainingJob] = {}
         self.tasks: dict[int, asyncio.Task[TrainingJob]] = {}
         self.changed = asyncio.Event()
@@ -95,6 +97,7 @@ class _Sweep:
         self.stop.set()
         await self.sampler.close()
         await asyncio.gather(*self.tasks.values(), return_exceptions=True)
+        await self.templates.close()
 
     async def _turn(self) -> Finish | None:
         """Decide once, and execute the decision."""
@@ -141,7 +144,8 @@ class _Sweep:
                 self.changed.set()
 
         folder = run_folder(trial_name(self.sweep.metadata.name, number))
-        task = asyncio.create_task(run_job(folder, on_change=seen, stop=self.stop, kill=self.kill))
+        run = run_job(folder, on_change=seen, stop=self.stop, kill=self.kill, templates=self.templates)
+        task = asyncio.create_task(run)
         task.add_done_callback(lambda _task: self.changed.set())
         self.tasks[number] = task
 
