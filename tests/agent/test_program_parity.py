@@ -189,8 +189,9 @@ if __name__ == "__main__":
     process.join()
     print(process.exitcode, multiprocessing.get_start_method())
 """
+MODES = ("plain", "cold", "warm", "templated")
 METHODS = {
-    f"multiprocessing by {method}": script(WORKERS.replace("METHOD", method))
+    f"multiprocessing by {method}": Program({"train.py": WORKERS.replace("METHOD", method)}, modes=MODES)
     for method in ("fork", "spawn", "forkserver")
 }
 FOLDER = """
@@ -199,11 +200,12 @@ print(sys.argv, sys.path[0], __file__, __spec__.name, helper.injected)
 1 / 0
 """
 PROGRAMS = {
-    "sees": Program({"train.py": SEES, "helper.py": HELPER}, ("NAME/train.py", "--lr", "1e-3", "")),
+    "sees": Program({"train.py": SEES, "helper.py": HELPER}, ("NAME/train.py", "--lr", "1e-3", ""), modes=MODES),
     "a dotted path": Program({"train.py": "print(__file__)\n"}, ("./NAME/../NAME/train.py",)),
     "module": Program(
         {"__init__.py": "import sys\nprint(sys.argv)\n", "tool.py": MODULE, "helper.py": HELPER},
         ("-m", "module.tool", "x"),
+        modes=MODES,
     ),
     "package": Program({"__init__.py": "", "__main__.py": MODULE, "helper.py": HELPER}, ("-m", "package")),
     "folder": Program(
@@ -220,8 +222,8 @@ PROGRAMS = {
             "calendar.py": "mine = 2",
         }
     ),
-    "environment that torch reads": Program({"train.py": ENVIRONMENT}, modes=("plain", "warm")),
-    "one rank ends before its peer": Program({"train.py": PEER}, procs=2, modes=("plain", "warm")),
+    "environment that torch reads": Program({"train.py": ENVIRONMENT}, modes=("plain", "warm", "templated")),
+    "one rank ends before its peer": Program({"train.py": PEER}, procs=2, modes=("plain", "warm", "templated")),
     **ENDS,
     **METHODS,
 }
@@ -259,7 +261,7 @@ def test_with_pythonsafepath_no_folder_of_the_program_is_imported_from(behaved_w
     assert not found, found
 
 
-@pytest.mark.parametrize("mode", ["cold", "warm"])
+@pytest.mark.parametrize("mode", ["cold", "warm", "templated"])
 def test_programs_behave_as_under_plain_torchrun(behaved, mode):
     found = differences(behaved["plain"], behaved[mode])
     assert not found, found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchyard.api.launch import agent_env, own_env, trainer_config, worker_command
+from torchyard.api.launch import agent_env, is_warm, own_env, trainer_config, worker_command
 from torchyard.api.resource import job_document, read_job, read_status, resolved, status_document
 
 
@@ -26,6 +26,23 @@ def test_a_script_runs_with_its_arguments():
     assert worker_command(spec, "/run/script.py") == ["torchrun", "--", "/run/script.py", "--lr", "1"]
     with pytest.raises(ValueError, match=r"spec\.script"):
         worker_command(spec, None)
+
+
+@pytest.mark.parametrize(
+    ("spec", "warm"),
+    [
+        ({"trainer": {"name": "cvrp"}}, True),
+        ({"script": "print()"}, True),
+        ({"command": ["/usr/bin/torchrun", "train.py"]}, True),
+        ({"command": ["python3", "-u", "-m", "torch.distributed.run", "train.py"]}, True),
+        ({"command": ["python3", "train.py"]}, False),
+        ({"command": ["./train.sh"]}, False),
+        ({"command": ["torchrun", "train.py"], "launcher": {"warmStart": False}}, False),
+        ({"command": ["torchrun", "train.py"], "launcher": {"kind": "none"}}, False),
+    ],
+)
+def test_torchruns_workers_are_warm_unless_that_is_switched_off(spec, warm):
+    assert is_warm(job(**spec).spec) == warm
 
 
 def test_a_command_runs_as_given():

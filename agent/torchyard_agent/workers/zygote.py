@@ -2,7 +2,7 @@
 
 `torch._dynamo`, which the first optimizer step of a program imports, takes longer than torch itself, and many programs
 never need it. It is imported once nothing has been asked for a while, so that the first round does not wait for it and
-later rounds have it.
+later rounds have it. Where all processors are busy, that while is longer: the import would slow down what trains.
 
 One that was forked from a template (see `template.py`) is first sent what its agent would have started itself, as
 `{"interpreter": ..., "preload": ..., "env": ...}`, and ends if it is not that.
@@ -32,6 +32,7 @@ from torchyard_agent.workers.titles import name_process
 _ALWAYS = ("torch", "torch.distributed.run", "torch.distributed.launcher.api", "torch.optim")
 _WHEN_IDLE = "torch._dynamo"
 _IDLE_SECONDS = 15.0  # without a message: short jobs are over by then
+_BUSY_LOOKS = 3  # so many times longer at most
 
 
 # What differs between pods whose zygotes are the same: nothing that is imported reads it before a round.
@@ -190,8 +191,12 @@ def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> Optional[st
     watched: List[Any] = [agent, wake_read]
     unfit: Optional[str] = None
     timeout = None if _WHEN_IDLE in sys.modules else _IDLE_SECONDS
+    looks = _BUSY_LOOKS
     while True:
         ready, _, _ = select.select(watched, [], [], timeout)
+        if not ready and looks and os.getloadavg()[0] > (os.cpu_count() or 1):
+            looks -= 1
+            continue
         if not ready:
             _say(agent, {"importing": _WHEN_IDLE})
             unfit, timeout = _import_when_idle(), None

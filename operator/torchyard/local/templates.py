@@ -154,7 +154,7 @@ class Templates:
 async def _started(
     agent: Path, command: Sequence[str], env: Mapping[str, str], cwd: Path, config: dict[str, Any]
 ) -> Template | None:
-    starting = asyncio.create_task(asyncio.to_thread(_start, agent, command, env, cwd, config))
+    starting = asyncio.create_task(asyncio.to_thread(begun, agent, command, env, cwd, config))
     served = False
     try:
         template = await asyncio.shield(starting)
@@ -168,7 +168,19 @@ async def _started(
     return template if served else None
 
 
-def _start(agent: Path, command: Sequence[str], env: Mapping[str, str], cwd: Path, config: dict[str, Any]) -> Template:
+def begun(agent: Path, command: Sequence[str], env: Mapping[str, str], cwd: Path, config: dict[str, Any]) -> Template:
+    """Start a template, which imports from now on. Blocks; call in a thread.
+
+    Args:
+        agent: the agent's archive.
+        command: of the workers.
+        env: environment of one of the pods.
+        cwd: working directory of the pods.
+        config: what `TORCHYARD_CONFIG` has to hold for the imports.
+
+    Raises:
+        OSError, ValueError: it cannot be started.
+    """
     folder = Path(tempfile.mkdtemp(prefix="torchyard-"))  # 0700
     try:
         (folder / "config.json").write_bytes(msgspec.json.encode(config))

@@ -1,7 +1,13 @@
-"""Runs programs under plain torchrun and under our launchers, cold and warm, several at a time; imports torch twice."""
+"""Runs programs under plain torchrun and under our launchers, several at a time.
 
+Cold; warm, as forks of a zygote that was executed; or templated, as forks of one that was forked from a template.
+Imports torch once for each of the three.
+"""
+
+import asyncio
 import contextlib
 import difflib
+import fcntl
 import json
 import os
 import re
@@ -15,6 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.support.waiting import until
+
+from torchyard.local import templates
+from torchyard.local.run import is_locked
+from torchyard_agent.settings import read
+from torchyard_agent.workers.environment import worker_environment, zygote_environment
 from torchyard_agent.workers.hooks import SITECUSTOMIZE
 from torchyard_agent.workers.ports import ReservedPort
 from torchyard_agent.workers.zygote_client import LOCATION, Zygote
@@ -23,6 +35,7 @@ SECONDS = 300.0
 LEAVE_SECONDS = 60.0
 AT_ONCE = 4
 MODES = ("plain", "cold", "warm")
+KEEPER = "import os, sys; os.waitpid(int(sys.argv[-1]), 0)"
 
 # Each run is a fork of this process, which has torch imported: torchrun itself, or the launcher of a cold start.
 DRIVER = """
@@ -109,8 +122,9 @@ def behaviours(
     runs = _runs(programs, folder, ports)
     with ThreadPoolExecutor(1) as beside:
         driven = beside.submit(_driven, [run for run in runs if run["mode"] != "warm"], folder, env)
-        codes = _warm([run for run in runs if run["mode"] == "warm"], folder, env) | driven.result()
-    found: dict[str, dict[str, Behaviour]] = {mode: {} for mode in MODES}
+        codes = _warm([run for run in runs if run["mode"] == "warm"], folder, env)
+        codes |= _templated([run for run in runs if run["mode"] == "templated"], folder, env) | driven.result()
+    found: dict[str, dict[str, Behaviour]] = {mode: {} for mode in (*MODES, "templated")}
     for run in runs:
         output = tuple(_output(path) for path in sorted(Path(run["env"]["LOGS"]).glob("rank-*.log")))
         found[run["mode"]][run["name"]] = Behaviour(codes[run["key"]], output, _left(Path(run["env"]["LOGS"])))
@@ -217,10 +231,64 @@ def _driven(runs, folder, env):
 
 def _warm(runs, folder, env):
     """Run them as launchers of one zygote; exit codes by key."""
-    (folder / "specs").mkdir()
     with contextlib.chdir(folder):
-        path = os.pathsep.join([str(_hooks(folder)), LOCATION])
-        zygote = Zygote(sys.executable, {**_environment(env), "PYTHONPATH": path}, ())
+        zygote = Zygote(sys.executable, _zygote_environment(folder, env), ())
+    return _launched(runs, folder, zygote)
+
+
+def _zygote_environment(folder, env):
+    return {**_environment(env), "PYTHONPATH": os.pathsep.join([str(_hooks(folder)), LOCATION])}
+
+
+def _templated(runs, folder, env):
+    """Run them as launchers of a zygote that was forked from a template; its agent is `serve`."""
+    if not runs:
+        return {}
+    names = ("JOB", "NAMESPACE", "JOB_UID", "POD_NAME", "TOKEN_FILE")
+    env = {name: value for name, value in _environment(env).items() if name != "PYTHONPATH"} | {
+        **{f"TORCHYARD_{name}": "x" for name in names},
+        "TORCHYARD_POD_UID": "1" * 36,
+        "TORCHYARD_POD_INDEX": "0",
+        "TORCHYARD_PROCS": "1",
+        "TORCHYARD_OPERATOR_URL": "unix:/none",
+        "TORCHYARD_RUN_DIR": str(folder),
+    }
+    program, asked, codes = folder / "agent.py", folder / "asked.json", folder / "codes.json"
+    program.write_text(
+        f"import sys\nsys.path[0:0] = [{LOCATION!r}]\nfrom torchyard_agent.__main__ import main\nmain()\n"
+    )
+    asked.write_text(json.dumps(runs))
+    code = f"import sys\nsys.path[0:0] = {sys.path!r}\nfrom {__name__} import serve\nserve()"
+    pod = templates.PodProcesses(
+        keeper=[sys.executable, "-c", KEEPER], agent=[sys.executable, "-c", code], env=env, cwd=str(folder)
+    )
+    template = templates.begun(program, ["torchrun"], env, folder, {})
+    try:
+        assert asyncio.run(template.imported())
+        with (folder / "lock").open("w") as lock, (folder / "log").open("w") as log:
+            assert template.start(pod, [lock.fileno(), log.fileno()])
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the keeper's, too
+        until(lambda: codes.exists() or not is_locked(folder / "lock"), SECONDS)
+        assert codes.exists(), (folder / "log").read_text()
+        return json.loads(codes.read_bytes())
+    finally:
+        template.close()
+
+
+def serve():
+    """Be the agent of `_templated`."""
+    settings = read(["--", "torchrun"], os.environ)
+    env = zygote_environment(worker_environment(os.environ, settings, "", Path("none"), 0), 1)
+    descriptor, pid = settings.zygote
+    zygote = Zygote.inherited((descriptor, pid), sys.executable, env, ())
+    found = _launched(json.loads(Path("asked.json").read_bytes()), Path.cwd(), zygote)
+    Path("codes.new").write_text(json.dumps(found))
+    Path("codes.new").rename("codes.json")
+
+
+def _launched(runs, folder, zygote):
+    specs = folder / f"specs-{zygote.pid}"
+    specs.mkdir()
     waiting, asked, running, codes = list(runs), [], {}, {}
     deadline = time.monotonic() + SECONDS
     try:
@@ -235,7 +303,7 @@ def _warm(runs, folder, env):
             assert zygote.state != "failed", zygote.reason
             while zygote.state == "ready" and waiting and len(running) + len(asked) < AT_ONCE:
                 run = waiting.pop(0)
-                spec = folder / "specs" / f"{len(waiting)}.json"
+                spec = specs / f"{len(waiting)}.json"
                 spec.write_text(json.dumps(run["spec"]))
                 asked.append(run["key"])
                 zygote.ask(spec)
