@@ -121,7 +121,7 @@ def behaviours(
     ports: list[ReservedPort] = []
     runs = _runs(programs, folder, ports)
     with ThreadPoolExecutor(1) as beside:
-        driven = beside.submit(_driven, [run for run in runs if run["mode"] != "warm"], folder, env)
+        driven = beside.submit(_driven, [run for run in runs if run["mode"] in {"plain", "cold"}], folder, env)
         codes = _warm([run for run in runs if run["mode"] == "warm"], folder, env)
         codes |= _templated([run for run in runs if run["mode"] == "templated"], folder, env) | driven.result()
     found: dict[str, dict[str, Behaviour]] = {mode: {} for mode in (*MODES, "templated")}
