@@ -38,7 +38,6 @@ _BUSY_LOOKS = 3  # so many times longer at most
 # What differs between pods whose zygotes are the same: nothing that is imported reads it before a round.
 _OF_A_POD = ("KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN", "TORCH_FR_DUMP_TEMP_FILE")
 _PREFIX_OF_A_POD = "TORCHYARD_"
-_DEVICES = "CUDA_VISIBLE_DEVICES"  # torch reads it when it counts devices; what a preloaded module does is unknown
 
 
 class Origin(NamedTuple):
@@ -81,8 +80,7 @@ def _differing(origin: Origin, needed: Origin) -> List[str]:
 
 
 def _read_by_imports(origin: Origin) -> Dict[str, str]:
-    own = {*_OF_A_POD, *(() if origin.preload else (_DEVICES,))}
-    read = {name: value for name, value in origin.env.items() if name not in own}
+    read = {name: value for name, value in origin.env.items() if name not in _OF_A_POD}
     read = {name: value for name, value in read.items() if not name.startswith(_PREFIX_OF_A_POD)}
     read["PYTHONPATH"] = os.pathsep.join(
         "" if path == _hooks(origin.env) else path for path in read.get("PYTHONPATH", "").split(os.pathsep)

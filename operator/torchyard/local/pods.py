@@ -208,10 +208,12 @@ class LocalPods:
         waiting = [pod for pod in self.by_name.values() if pod.waiting is not None]
         if self._templates is None or job is None or not waiting:
             return None
-        cwd = working_folder(job, self._folder)
-        command = launch.worker_command(job.spec, "script.py")
-        env = self._environment(job, waiting[0].record)
-        return await self._templates.of(job, self._agent, command, env, cwd)
+        try:
+            command = launch.worker_command(job.spec, "script.py")
+            env, cwd = self._environment(job, waiting[0].record), working_folder(job, self._folder)
+            return await self._templates.of(job, self._agent, command, env, cwd)
+        except ValueError:
+            return None  # the start of the pod says what is wrong
 
     def _environment(self, job: TrainingJob, pod: PodRecord) -> dict[str, str]:
         return pod_environment(os.environ, job, pod, self._folder, len(os.sched_getaffinity(0)))

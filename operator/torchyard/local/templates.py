@@ -124,6 +124,8 @@ class Templates:
         """
         if (job.spec.nodes == 1 and not self._for_any) or not launch.is_warm(job.spec):
             return None
+        if job.spec.gpus_per_node:  # each pod sees other devices, and what is imported may look at them
+            return None
         config = launch.trainer_config(job, lambda name: name) if job.spec.trainer is not None else {}
         read = {"trainer": {"name": config.get("trainer", {}).get("name")}, "parallelism": config.get("parallelism")}
         key = _key(agent, command[0], _shared(env), cwd, read)
@@ -219,10 +221,8 @@ def begun(agent: Path, command: Sequence[str], env: Mapping[str, str], cwd: Path
 
 def _shared(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables on which imports may depend: all but those by which pods differ."""
-    preload = env.get("TORCHYARD_PRELOAD", "")
-    devices = {} if preload else {"CUDA_VISIBLE_DEVICES"}
-    kept = {name: value for name, value in env.items() if not name.startswith("TORCHYARD_") and name not in devices}
-    return {**kept, "TORCHYARD_PRELOAD": preload}
+    kept = {name: value for name, value in env.items() if not name.startswith("TORCHYARD_")}
+    return {**kept, "TORCHYARD_PRELOAD": env.get("TORCHYARD_PRELOAD", "")}
 
 
 def _key(*parts: object) -> str:
