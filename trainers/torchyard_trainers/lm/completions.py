@@ -12,9 +12,9 @@ from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.metrics.curves import markdown
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.generation import Completions, Engine, Sampling, texts_of
-from torchyard_trainers.lm.params import Settings
 from torchyard_trainers.lm.prompts import Prompt, Prompts
 from torchyard_trainers.lm.rewards import Rewards
+from torchyard_trainers.lm.settings import Settings
 
 # Rewards by name; anything else is MODULE:FUNCTION.
 BUILT_IN = {"exact": "torchyard_trainers.lm.tasks:exact_match", "shaped": "torchyard_trainers.lm.tasks:shaped"}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from torchyard_trainers.lm.batches import encode
-from torchyard_trainers.lm.params import Settings
+from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import rows_of
 
 # Prompts of rollouts follow those of supervised steps by far, so that none is in both.

@@ -7,8 +7,9 @@ import numpy as np
 
 from torchyard_trainers.core.data.rows import BadRecordError, Row, field_of
 from torchyard_trainers.lm.chat import ASSISTANT, Chat, Message, conversation
-from torchyard_trainers.lm.params import FIELDS, Settings
+from torchyard_trainers.lm.fields import FIELDS
 from torchyard_trainers.lm.prompts import Prompt
+from torchyard_trainers.lm.settings import Settings
 
 
 class Document(NamedTuple):

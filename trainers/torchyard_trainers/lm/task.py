@@ -28,11 +28,11 @@ from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fi
 from torchyard_trainers.lm.evaluation import Result, answers, score_answers
 from torchyard_trainers.lm.folder import check_files, empty_model, limits_in, read_tokenizer, tokenizer_files
 from torchyard_trainers.lm.models import LanguageModel, build_model, decoder_layers, limits_of
-from torchyard_trainers.lm.params import Settings
 from torchyard_trainers.lm.preferences import Preferences, TaskPairs
 from torchyard_trainers.lm.prompts import Prompts
 from torchyard_trainers.lm.reinforcement import Reinforcement, engine_of, sampling_of
 from torchyard_trainers.lm.scoring import Reference
+from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tokens import character_tokenizer, saved
 
 # What samples depend on beyond the task.

@@ -1,0 +1,224 @@
+"""The parameters of the `lm` workload, as jobs give them. Imports no torch: the operator's schema is made from it."""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from torchyard_trainers.core.parameters import Count, Positive, Share, doc
+from torchyard_trainers.core.schedules import Kind
+
+# The geometries of lm/models.py, which needs torch.
+Geometry = Literal["tiny-qwen3", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "qwen3-30b-a3b", "llama3-8b", "llama3-70b"]
+Rate = Annotated[float, Meta(ge=0, le=1)]
+Location = Annotated[str, Meta(min_length=1, max_length=4096)]
+# Fields of a record.
+FIELDS = ("text", "messages", "prompt", "completion", "chosen", "rejected", "answer")
+
+
+class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    """Fine-tuning of a causal language model of transformers. Fields that are not set come from the preset."""
+
+    preset: Annotated[
+        Literal["tiny", "large"],
+        doc("Sizes to start from: tiny learns on a CPU in half a minute, large is for benchmarks on a GPU."),
+    ] = "tiny"
+    method: Annotated[
+        Literal["sft", "dpo", "grpo", "ppo"],
+        doc(
+            "sft: supervised fine-tuning on right answers; dpo: preference of right answers to wrong ones; grpo and "
+            "ppo: reinforcement learning on sampled completions, relative to their group or with a value head."
+        ),
+    ] = "sft"
+    steps: Annotated[Count | None, doc("Optimizer steps, those of sftSteps included.")] = None
+    sft_steps: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        doc("dpo, grpo, ppo: first steps, of supervised fine-tuning on the right answers."),
+    ] = None
+    sft_lr: Annotated[Rate | None, doc("dpo, grpo, ppo: learning rate of these steps.")] = None
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=2**31 - 1)], doc("Seed of weights, samples and sampled completions.")
+    ] = 1
+    model: Annotated[
+        Geometry | None, doc("Geometry of the model, with random weights and a tokenizer of characters.")
+    ] = None
+    pretrained: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        doc(
+            "Folder of a Hugging Face causal language model: config, safetensors, tokenizer and chat template; "
+            "default: random weights."
+        ),
+    ] = None
+    lora_rank: Annotated[
+        Count | None, doc("Rank of LoRA adapters, which are trained in place of the model; default: train all weights.")
+    ] = None
+    lora_alpha: Annotated[
+        Positive | None, doc("The product of both adapters is multiplied by loraAlpha / loraRank; default: 2 loraRank.")
+    ] = None
+    lora_targets: Annotated[
+        list[str] | None,
+        doc("Linear layers with adapters, such as q_proj; default: all but the output layer."),
+    ] = None
+    task: Annotated[
+        Literal["reverse", "sort", "arithmetic"],
+        doc("Procedural task: reverse or sort a sequence of letters, or add two numbers."),
+    ] = "reverse"
+    length: Annotated[
+        Annotated[int, Meta(ge=1, le=4096)] | None, doc("Letters of a sequence; arithmetic: digits of a number, to 15.")
+    ] = None
+    symbols: Annotated[Annotated[int, Meta(ge=2, le=26)] | None, doc("Different letters of a sequence.")] = None
+    data: Annotated[
+        Annotated[list[Location], Meta(min_length=1, max_length=1000)] | None,
+        doc(
+            "Files of records (.jsonl, .parquet) or tokens (.bin, .npy): paths, URLs of fsspec, also with wildcards; "
+            "each is a set. Default: the procedural task."
+        ),
+    ] = None
+    data_weights: Annotated[
+        list[Positive] | None,
+        doc("data: share of each set in the samples, relative to the others; default: every record counts the same."),
+    ] = None
+    validation: Annotated[
+        Annotated[list[Location], Meta(min_length=1, max_length=1000)] | None,
+        doc("Files that only evaluate; default: a part of data. Without data, only mode eval is possible."),
+    ] = None
+    hold_out: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        doc("data: share of each set that only evaluates, if there is no validation; 0.05 by default."),
+    ] = None
+    format: Annotated[
+        Literal["auto", "text", "prompt", "messages"],
+        doc("data: what a record is, for records that could be several; auto: messages before prompt before text."),
+    ] = "auto"
+    fields: Annotated[
+        dict[str, str],
+        doc("data: names of the fields of a record where they differ, such as {prompt: question, answer: solution}."),
+    ] = field(default_factory=dict)
+    max_length: Annotated[
+        Annotated[int, Meta(ge=2, le=2**20)] | None,
+        doc(
+            "data: longest sample, prompt and completion together, in tokens; 1024; grpo, ppo: longest prompt, 512; or "
+            "what the positions of the model allow, if that is less."
+        ),
+    ] = None
+    truncation: Annotated[
+        Literal["end", "start", "none"] | None,
+        doc("data: what a longer sample loses; none: it is a bad record. grpo, ppo: none by default, else end."),
+    ] = None
+    train_on: Annotated[
+        Literal["completions", "last", "all"] | None,
+        doc("data: tokens that count: completions and all turns of the assistant, its last turn only, or all tokens."),
+    ] = None
+    bad_records: Annotated[
+        Literal["fail", "skip"] | None,
+        doc("data: end the job with the place of a record that cannot be used, or skip and count such records."),
+    ] = None
+    token_type: Annotated[Literal["uint16", "uint32"] | None, doc("data: numbers of .bin files; uint16.")] = None
+    batch: Annotated[
+        Count | None, doc("Samples of an optimizer step over all ranks; parallelism.globalBatchSize overrides it.")
+    ] = None
+    lr: Annotated[Rate | None, doc("Learning rate after the warm-up.")] = None
+    lr_final: Annotated[Rate | None, doc("Learning rate of the last step.")] = None
+    schedule: Annotated[
+        Kind | None, doc("Fall of the learning rate after the warm-up; wsd: only in the last fifth of the steps.")
+    ] = None
+    warmup_steps: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        doc("Steps over which the learning rate rises from 0; by default at most a tenth of all after sftSteps."),
+    ] = None
+    optimizer: Annotated[
+        Literal["adamw", "adamw8bit", "muon"],
+        doc(
+            "adamw8bit: state of 8 bits, a quarter of the memory (needs torchao); muon: Muon for matrices, AdamW for "
+            "embeddings, output layer and vectors."
+        ),
+    ] = "adamw"
+    weight_decay: Annotated[Rate | None, doc("Weight decay; norms, biases and embeddings have none.")] = None
+    max_grad_norm: Annotated[
+        Annotated[float, Meta(gt=0)] | None, doc("Norm to which the gradient of a step is clipped.")
+    ] = None
+    ema: Annotated[
+        Annotated[float, Meta(gt=0, lt=1)] | None,
+        doc("Decay of a moving average of the weights, which is evaluated and exported; rollouts use the weights."),
+    ] = None
+    max_new_tokens: Annotated[Count | None, doc("Tokens of a completion; a longer one is cut off.")] = None
+    temperature: Annotated[
+        Annotated[float, Meta(gt=0, le=100)], doc("Divides the logits that completions are sampled from.")
+    ] = 1.0
+    top_p: Annotated[
+        Annotated[float, Meta(gt=0, le=1)],
+        doc("Sample from the most probable tokens that have this share; 1: from all."),
+    ] = 1.0
+    top_k: Annotated[Annotated[int, Meta(ge=0)], doc("Sample from this many most probable tokens; 0: from all.")] = 0
+    stop: Annotated[
+        Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=16)],
+        doc("Texts that end a completion, beside its end token; they are no part of what is judged."),
+    ] = field(default_factory=list)
+    reward: Annotated[
+        Annotated[str, Meta(pattern=r"^(exact|shaped|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")],
+        doc(
+            "Of completions, in grpo, ppo and evaluations: exact: 1 for the right answer; shaped: also a part for each "
+            "right character; or MODULE:FUNCTION(prompts, completions, rows), which returns a list of numbers."
+        ),
+    ] = "exact"
+    reward_seconds: Annotated[Annotated[float, Meta(gt=0)], doc("Time limit of a call of MODULE:FUNCTION.")] = 60.0
+    reward_workers: Annotated[
+        Count, doc("Processes of each rank that call MODULE:FUNCTION, each with a part of the completions.")
+    ] = 1
+    group: Annotated[
+        Annotated[int, Meta(ge=2)] | None,
+        doc("grpo: completions of a prompt, which are compared; batch is a multiple."),
+    ] = None
+    minibatches: Annotated[
+        Count | None, doc("grpo, ppo: optimizer steps that share the completions of a rollout, batch for each.")
+    ] = None
+    iterations: Annotated[Count | None, doc("grpo, ppo: passes over a rollout.")] = None
+    rollout_batch: Annotated[
+        Count | None, doc("grpo, ppo: completions that a rank generates at once; default: all of its rollout.")
+    ] = None
+    engine: Annotated[
+        Literal["torch", "vllm"] | None,
+        doc(
+            "grpo, ppo: what generates the completions of rollouts. torch: the model in training itself, exactly; "
+            "vllm: a copy of its weights in vLLM, which has to be installed."
+        ),
+    ] = None
+    engine_cache_gib: Annotated[
+        Positive | None,
+        doc("engine vllm: memory of its keys and values on each rank in GiB; default: of a rolloutBatch, at most 8."),
+    ] = None
+    importance_cap: Annotated[
+        Annotated[float, Meta(ge=1)] | None,
+        doc("engine vllm: a token weighs as much more as training finds it more probable than vLLM, at most this; 2."),
+    ] = None
+    clip: Annotated[Positive | None, doc("grpo, ppo: the ratio of probabilities is clipped this far below 1.")] = None
+    clip_high: Annotated[Positive | None, doc("grpo, ppo: and this far above 1.")] = None
+    loss_level: Annotated[
+        Literal["token", "sequence"] | None,
+        doc("grpo, ppo: token: all tokens of a step count the same; sequence: all completions do."),
+    ] = None
+    normalize_groups: Annotated[bool | None, doc("grpo: divide rewards by the deviation of their group.")] = None
+    kl_coefficient: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        doc("Weight of the divergence from the model after sftSteps; grpo: in the loss; ppo: in the reward."),
+    ] = None
+    gamma: Annotated[Share | None, doc("ppo: discount of a token.")] = None
+    gae_lambda: Annotated[Share | None, doc("ppo: decay of generalised advantage estimation.")] = None
+    value_coefficient: Annotated[Annotated[float, Meta(ge=0)] | None, doc("ppo: weight of the value loss.")] = None
+    value_lr_scale: Annotated[
+        Positive | None, doc("ppo: learning rate of the value head, relative to that of the model; 1.")
+    ] = None
+    beta: Annotated[Positive | None, doc("dpo: how strongly to keep to the model after sftSteps.")] = None
+    length_normalized: Annotated[
+        bool | None, doc("dpo: divide the log-probability of an answer by its number of tokens.")
+    ] = None
+    eval_samples: Annotated[Count | None, doc("Samples of the fixed evaluation set.")] = None
+    eval_completions: Annotated[
+        Annotated[int, Meta(ge=0)] | None,
+        doc(
+            "Held-out prompts that an evaluation completes, once greedily and once sampled, and judges by reward; "
+            "default: with data 16, grpo and ppo those of evalSamples, else 0."
+        ),
+    ] = None
+    eval_batch: Annotated[Count | None, doc("Samples of one forward pass of an evaluation.")] = None
+    eval_every: Annotated[Count | None, doc("Optimizer steps between evaluations.")] = None
+    log_every: Annotated[Count, doc("Optimizer steps between two lines of output.")] = 20

@@ -1,0 +1,92 @@
+"""The settings of an `lm` run: its parameters with every preset value filled in."""
+
+from msgspec import Struct, field
+
+from torchyard_trainers.core.schedules import Kind
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """Parameters with every preset value filled in."""
+
+    method: str
+    steps: int
+    seed: int
+    model: str
+    pretrained: str | None = None
+    lora_rank: int | None = None
+    lora_alpha: float = 0.0
+    lora_targets: tuple[str, ...] = ()
+    task: str
+    length: int
+    symbols: int
+    data: tuple[str, ...] = ()
+    data_weights: tuple[float, ...] = ()
+    validation: tuple[str, ...] = ()
+    hold_out: float = 0.05
+    format: str = "auto"
+    fields: dict[str, str] = field(default_factory=dict)
+    max_length: int = 1024
+    max_length_is_default: bool = False
+    truncation: str = "end"
+    train_on: str = "completions"
+    bad_records: str = "fail"
+    token_type: str = "uint16"  # noqa: S105
+    packs: bool = False
+    batch: int
+    lr: float
+    lr_final: float
+    schedule: Kind
+    warmup_steps: int
+    weight_decay: float
+    max_grad_norm: float
+    ema: float | None = None
+    optimizer: str = "adamw"
+    compile: bool = False
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    stop: tuple[str, ...] = ()
+    eval_samples: int
+    eval_completions: int = 0
+    eval_batch: int
+    eval_every: int
+    log_every: int
+    sft_steps: int = 0
+    sft_lr: float = 0.0
+    reward: str = "exact"
+    reward_seconds: float = 60.0
+    reward_workers: int = 1
+    group: int = 1
+    minibatches: int = 1
+    iterations: int = 1
+    rollout_batch: int = 0
+    engine: str = "torch"
+    engine_cache_gib: float | None = None
+    importance_cap: float = 2.0
+    clip: float = 0.0
+    clip_high: float = 0.0
+    loss_level: str = "token"
+    normalize_groups: bool = False
+    kl_coefficient: float = 0.0
+    gamma: float = 1.0
+    gae_lambda: float = 1.0
+    value_coefficient: float = 0.0
+    value_lr_scale: float = 1.0
+    beta: float = 0.0
+    length_normalized: bool = False
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether samples are records of files, not those of a procedural task."""
+        return bool(self.data or self.validation)
+
+    @property
+    def steps_per_rollout(self) -> int:
+        """Optimizer steps made with one rollout."""
+        return self.minibatches * self.iterations
+
+    @property
+    def needs_reference(self) -> bool:
+        """Whether the model after `sft_steps` is needed."""
+        return self.method == "dpo" or self.kl_coefficient > 0
