@@ -110,7 +110,13 @@ def test_a_line_without_an_end_takes_no_memory_without_a_bound(tmp_path, monkeyp
     [
         ("missing.jsonl", None, "missing.jsonl: No such file or directory; check the path"),
         ("empty.jsonl", b" \n", "the file has no records"),
-        ("text.csv", b"a,b\n", "expected a name that ends with .jsonl, .parquet, .bin or .npy"),
+        (
+            "text.csv",
+            b"a,b\n",
+            "ends with .jsonl, .parquet, .bin or .npy; convert it: pandas.read_csv(PATH).to_parquet",
+        ),
+        ("data-00000-of-00001.arrow", b"ARROW1", "convert it: datasets.load_from_disk(FOLDER).to_parquet"),
+        ("all.json", b'[{"text": "a"}]', "it begins with a JSON array; write one object a line"),
         ("train.jsonl.gz", b"..", "decompress it, or use Parquet"),
         ("broken.parquet", b"PAR1", "not a Parquet file"),
         (
@@ -185,6 +191,31 @@ def test_a_pipe_is_not_waited_for(tmp_path, name):
     os.mkfifo(tmp_path / name)
     with pytest.raises(DataError, match=f"{name}: neither a file nor a folder; copy its content into a file"):
         open_rows([str(tmp_path / name)])
+
+
+def test_a_folder_is_the_files_in_it_or_names_what_to_do(tmp_path):
+    data, saved = tmp_path / "snapshot" / "data", tmp_path / "saved" / "train"
+    data.mkdir(parents=True)
+    saved.mkdir(parents=True)
+    lines(data / "b.jsonl", records(9)[5:])
+    lines(data / "a.jsonl", records(9)[:5])
+    (data / "README.md").touch()
+    assert everything(open_rows([str(data)])) == records(9)
+    with pytest.raises(DataError, match=r"name the files below it, such as .*snapshot/data/\*\.jsonl"):
+        open_rows([str(data.parent)])
+    (saved / "data-00000-of-00001.arrow").touch()
+    with pytest.raises(DataError, match=r"saved: the folder has no files that end with .*: datasets.load_from_disk\("):
+        open_rows([str(saved.parent)])
+
+
+def test_lines_in_a_json_file_are_records(tmp_path):
+    lines(tmp_path / "a.json", records(3))
+    assert everything(open_rows([str(tmp_path / "a.json")])) == records(3)
+
+
+def test_the_name_of_a_dataset_on_the_hub_is_told_apart_from_a_file():
+    with pytest.raises(DataError, match=r"name its files: hf://datasets/owner/set/\*\*/\*\.parquet"):
+        open_rows(["owner/set"])
 
 
 def test_several_files_are_one_set(tmp_path):

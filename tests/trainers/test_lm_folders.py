@@ -1,6 +1,7 @@
 """`lm` exports folders that transformers and peft load with the same logits, and trains on from such folders."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -134,6 +135,33 @@ def test_a_folder_that_cannot_be_trained_is_named(tmp_path, files, message):
         read_config(tmp_path)
     with pytest.raises(ConfigError, match=r"has no tokenizer; copy tokenizer.json"):
         read_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("Qwen/Qwen3-0.6B", r"hf download Qwen/Qwen3-0.6B --local-dir FOLDER"),
+        ("/models/none", r"trainer.params.pretrained: /models/none does not exist; check the path"),
+        (
+            "adapters",
+            r"adapters has adapters only; name the folder of their base model, and this one in checkpoint.init",
+        ),
+        ("gguf", r"gguf is GGUF; convert it: from_pretrained\(FOLDER, gguf_file=NAME\)"),
+        ("gguf/model.gguf", r"is GGUF; convert it"),
+        ("lfs/config.json", r"lfs/config.json is a file; name the folder that it is in"),
+        ("lfs", r"lfs/config.json is a pointer of Git LFS, not the file; run git lfs pull in its folder"),
+    ],
+)
+def test_a_path_that_is_no_folder_of_a_model_is_named_with_the_fix(tmp_path, monkeypatch, path, message):
+    from torchyard_trainers.lm.folder import read_config
+
+    monkeypatch.chdir(tmp_path)
+    both = [f"both/{name}" for name in ("config.json", "model.safetensors", "adapter_config.json")]
+    for name in ("adapters/adapter_config.json", "gguf/model.gguf", "lfs/config.json", *both):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(ConfigError, match=message):
+        read_config(Path(path))
 
 
 @pytest.mark.parametrize(

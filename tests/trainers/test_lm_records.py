@@ -23,6 +23,7 @@ MARKED = (
     "{% else %}{{ m.content }}?{% endif %}{% endfor %}"
 )
 ASK, SAY = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}
+ALPACA = {"fields": {"prompt": "instruction + input", "completion": "output"}}
 MORE, LAST = {"role": "user", "content": "and"}, {"role": "assistant", "content": "ok"}
 
 
@@ -65,6 +66,18 @@ def shown(tokenizer, document):
         ({"text": "t", "prompt": "p", "completion": "c", "messages": [ASK, SAY]}, {"format": "prompt"}, "p[c$]"),
         ({"tokens": np.array([7, 8, 9])}, {}, "[345]"),
         ({"messages": [ASK, SAY | {"content": [{"type": "text", "text": "yo"}]}]}, {}, "user: hi\nassistant: [yo$]"),
+        (
+            {"messages": [ASK, SAY | {"weight": 0}, MORE, LAST | {"weight": 1}]},
+            {},
+            "user: hi\nassistant: yo$user: and\nassistant: [ok$]",
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]},
+            {"fields": {"messages": "conversations"}},
+            "user: hi\nassistant: [yo$]",
+        ),
+        ({"instruction": "add", "input": "1+1", "output": "2"}, ALPACA, "add\n\n1+1[2$]"),
+        ({"instruction": "add", "input": "", "output": "2"}, ALPACA, "add[2$]"),
     ],
 )
 def test_a_record_becomes_tokens_of_which_those_to_learn_are_marked(tokenizer, row, params, wanted):
@@ -90,6 +103,9 @@ def test_preference_pairs_share_a_prompt_that_is_given_or_that_both_begin_with(t
         {"prompt": "user: hi\nassistant: ", "chosen": "yo", "rejected": "ok"},
         {"prompt": [ASK], "chosen": [SAY], "rejected": [LAST]},
         {"chosen": [ASK, SAY], "rejected": [ASK, LAST]},
+        # As UltraFeedback: both the prompt and whole conversations, which it begins.
+        {"prompt": "hi", "chosen": [ASK, SAY], "rejected": [ASK, LAST]},
+        {"prompt": [ASK], "chosen": [ASK, SAY], "rejected": [ASK, LAST]},
     ):
         found = encode(row)
         assert shown(tokenizer, found.document) == "user: hi\nassistant: [yo$]"
@@ -127,7 +143,24 @@ def test_a_prompt_to_complete_keeps_its_record_and_the_answer(tokenizer, row, te
             "content has a part that is 'image', expected",
         ),
         ({"messages": []}, {}, "field 'messages' is empty, expected a list of messages"),
-        ({"messages": [ASK]}, {}, "field 'messages' has no turn of the assistant"),
+        ({"messages": [ASK]}, {}, "field 'messages' has no turn of the assistant; its roles are 'user': name them"),
+        ({"messages": [ASK, SAY | {"weight": 0}]}, {}, "has no turn of the assistant whose weight is not 0"),
+        ({"messages": '[{"role": "user"}]'}, {}, "field 'messages' is text, expected a list of messages; write the"),
+        (
+            {"turns": [{"from": "alien", "value": "x"}]},
+            {"fields": {"messages": "turns"}},
+            "field 'turns' has a message 1 from 'alien', expected human, gpt",
+        ),
+        ({"conversations": []}, {}, "the record has 'conversations'. Set trainer.params.fields: {messages: conversati"),
+        (
+            {"instruction": "add", "input": "1+1", "output": "2"},
+            {},
+            "Set trainer.params.fields: {prompt: instruction + input, completion: output}",
+        ),
+        ({"Text": "x"}, {}, "Set trainer.params.fields: {text: Text}"),
+        ({"prompt": "p", "response": "r"}, {}, "'completion' is missing; the record has 'prompt', 'response'. Set "),
+        ({"instruction": "add", "input": 1, "output": "2"}, ALPACA, "field 'input' is a number, expected text"),
+        ({"prompt": "p", "completion": [ASK, SAY]}, {}, "field 'completion' begins with a turn of 'user'; a whole"),
         ({"messages": [{"content": "x"}]}, {}, "field 'messages' has a message 1 without a role; it has 'content'"),
         ({"prompt": "abcdef", "completion": "x"}, {"maxLength": 4}, "has nothing to learn within 4 tokens; raise max"),
         ({"text": "abcdef"}, {"maxLength": 4, "truncation": "none"}, "has 7 tokens, and a sample at most 4"),
@@ -135,6 +168,17 @@ def test_a_prompt_to_complete_keeps_its_record_and_the_answer(tokenizer, row, te
         ({"prompt": "p"}, {"method": "grpo"}, "field 'answer' is missing, which reward exact compares with"),
         ({"prompt": "p", "chosen": "x"}, {"method": "dpo"}, "field 'rejected' is missing"),
         ({"chosen": [ASK, SAY], "rejected": [MORE, SAY]}, {"method": "dpo"}, "'rejected' does not begin with the mess"),
+        ({"chosen": "x", "rejected": "y"}, {"method": "dpo"}, "without it. Add it, and leave it out of 'chosen' and"),
+        (
+            {"prompt": "no", "chosen": [ASK, SAY], "rejected": [ASK, LAST]},
+            {"method": "dpo"},
+            "field 'chosen' is a whole conversation, in which the field 'prompt' does not occur",
+        ),
+        (
+            {"chosen": [ASK, ASK], "rejected": [ASK, SAY]},
+            {"method": "dpo"},
+            "field 'chosen' has no turn of the assista",
+        ),
         ({"tokens": np.array([7, 500])}, {}, "field 'tokens' has 500, but the model has 100 tokens"),
     ],
 )

@@ -90,9 +90,24 @@ def test_an_index_that_is_none_is_refused(tmp_path, weight_map, error, message):
         stream(Pretrained(tmp_path), nn.Linear(1, 1), ALONE)
 
 
-def test_a_folder_of_pickles_is_refused(tmp_path):
-    torch.save({}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ConfigError, match=r"has neither model\.safetensors nor .*name a folder of a Hugging Face"):
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("pytorch_model-00001-of-00002.bin", r"has pytorch_model.bin, which can hold code; convert it: load it with"),
+        ("model.Q4_K_M.gguf", r"has GGUF only; convert it: from_pretrained\(FOLDER, gguf_file=NAME\)"),
+        ("model.fp16.safetensors", r"has model.fp16.safetensors, but no model.safetensors and no index of its parts"),
+        ("flax_model.msgpack", r"has neither model\.safetensors nor .*name a folder of a Hugging Face model"),
+    ],
+)
+def test_weights_of_another_format_are_refused_with_the_way_to_convert_them(tmp_path, file, message):
+    (tmp_path / file).touch()
+    with pytest.raises(ConfigError, match=message):
+        stream(Pretrained(tmp_path), nn.Linear(1, 1), ALONE)
+
+
+def test_a_file_that_git_has_not_fetched_is_named(tmp_path):
+    (tmp_path / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with pytest.raises(DataMismatchError, match=r"model.safetensors is a pointer of Git LFS, .*; run git lfs pull"):
         stream(Pretrained(tmp_path), nn.Linear(1, 1), ALONE)
 
 

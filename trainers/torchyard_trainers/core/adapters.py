@@ -41,6 +41,11 @@ def add_lora(
     from peft.tuners.lora import Linear
 
     wanted = _linear(language) if targets == "all-linear" else [targets] if isinstance(targets, str) else list(targets)
+    if unknown := [each for each in wanted if not _has_layer(language, each)]:
+        known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in _linear(language)))
+        raise ConfigError(
+            f"LoRA targets {wanted}: the model has no layer {unknown[0]!r}; its linear layers are {known}"
+        )
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=wanted, task_type="CAUSAL_LM")
     language.requires_grad_(requires_grad=False)
     try:
@@ -50,6 +55,11 @@ def add_lora(
     if other := [name for name, layer in _adapted(adapted) if not isinstance(layer, Linear)]:
         raise ConfigError(f"LoRA targets {wanted}: {other[0]} is not a linear layer; leave its name out")
     return adapted
+
+
+def _has_layer(language: nn.Module, target: str) -> bool:
+    """Return whether a layer has a name; peft ignores one that none has, if another target has one."""
+    return any(f".{name}".endswith(f".{target}") for name, _ in language.named_modules())
 
 
 class SavedLora(NamedTuple):

@@ -21,6 +21,9 @@ MAX_SIZE = 2**24
 _LAYERS = re.compile(r"(^|_)(layers|depths?|experts|blocks)$|^n_layer$", re.IGNORECASE)
 _NOT_SIZES = re.compile(r"theta|base|token_id|_length$|^seed$", re.IGNORECASE)
 MAX_BUFFER_BYTES = 2**30
+GGUF = "*.gguf"
+_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_POINTER = b"version https://git-lfs"
 
 
 def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
@@ -36,11 +39,53 @@ def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
     """
     path = folder / "config.json"
     at = f"{field}: {path}"
+    if other := _other_than_folder(folder):
+        raise ConfigError(f"{field}: {folder} {other}")
     if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
         raise ConfigError(f"{at} is not a file of a model; name a folder that save_pretrained or export hf has written")
     tree = read_object(path, at, "a config of a model")
     _check_fields(tree, at)
     return tree, at
+
+
+def _other_than_folder(folder: Path) -> str:
+    """Return what a path is that is no folder of a model, and what to do; "" if it may be one."""
+    if not folder.exists():
+        if _ON_HUB.fullmatch(str(folder)):
+            return f"does not exist; if it is a model of the Hugging Face Hub, hf download {folder} --local-dir FOLDER"
+        return "does not exist; check the path, and that every pod can read it"
+    if folder.suffix == ".gguf" or (folder.is_dir() and not (folder / "config.json").exists() and _first(folder, GGUF)):
+        return "is GGUF; convert it: from_pretrained(FOLDER, gguf_file=NAME) of transformers, and save_pretrained"
+    if folder.is_file():
+        return "is a file; name the folder that it is in"
+    if not (folder / "adapter_config.json").exists():
+        return ""
+    if not (folder / "config.json").exists():
+        return "has adapters only; name the folder of their base model, and this one in checkpoint.initFrom"
+    if _first(folder, "model*.safetensors"):
+        return "has weights and adapters to them; merge them with peft (merge_and_unload), or move the adapters away"
+    return ""
+
+
+def other_weights(folder: Path) -> str:
+    """Return what a folder without safetensors has in their place, and what to do."""
+    if _first(folder, "pytorch_model*.bin"):
+        return "has pytorch_model.bin, which can hold code; convert it: load it with transformers, and save_pretrained"
+    if _first(folder, GGUF):
+        return "has GGUF only; convert it: from_pretrained(FOLDER, gguf_file=NAME) of transformers, and save_pretrained"
+    if found := _first(folder, "model*.safetensors"):
+        return f"has {found}, but no model.safetensors and no index of its parts; rename the file, or copy the index"
+    return "has neither model.safetensors nor model.safetensors.index.json; name a folder of a Hugging Face model"
+
+
+def is_pointer(path: Path) -> bool:
+    """Return whether Git has left a pointer in place of a large file."""
+    with path.open("rb") as file:
+        return file.read(len(_POINTER)) == _POINTER
+
+
+def _first(folder: Path, pattern: str) -> str | None:
+    return next((each.name for each in sorted(folder.glob(pattern))), None)
 
 
 def read_object(path: Path, at: str, what: str) -> dict[str, Any]:
@@ -57,6 +102,8 @@ def read_object(path: Path, at: str, what: str) -> dict[str, Any]:
     try:
         if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
             raise ConfigError(f"{at} is not {what}: it is not a file of at most {MAX_CONFIG_BYTES >> 20} MiB")
+        if is_pointer(path):
+            raise ConfigError(f"{at} is a pointer of Git LFS, not the file; run git lfs pull in its folder")
         tree = json.loads(path.read_text())
     except (ValueError, RecursionError, OSError) as error:
         if isinstance(error, ConfigError):

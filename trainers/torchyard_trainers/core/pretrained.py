@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
+from torchyard_trainers.core.model_config import is_pointer, other_weights
 from torchyard_trainers.core.named_tensors import local_part, names_of
 from torchyard_trainers.core.published import Piece, published
 from torchyard_trainers.core.world import World
@@ -208,15 +209,14 @@ def files_in(folder: Path) -> Iterator[Path]:
     """
     index = _index_of(folder)
     if index is None and not (folder / FILE).is_file():
-        there = "does not exist" if not folder.is_dir() else f"has neither {FILE} nor {INDEX}"
-        raise ConfigError(
-            f"{folder} {there}; name a folder of a Hugging Face model with safetensors (other formats can hold code: "
-            "convert them with save_pretrained)"
-        )
+        there = other_weights(folder) if folder.is_dir() else "does not exist; name a folder of a Hugging Face model"
+        raise ConfigError(f"{folder} {there}")
     for name in sorted(set(index.values())) if index is not None else [FILE]:
         path = folder / name
         if not path.is_file():
             raise DataMismatchError(f"{folder}: {INDEX} names {name}, which does not exist; copy the folder again")
+        if is_pointer(path):
+            raise DataMismatchError(f"{path} is a pointer of Git LFS, not the file; run git lfs pull in its folder")
         yield path
 
 

@@ -11,6 +11,9 @@ from torchyard_trainers.lm.tokens import CHAT_TEMPLATE
 
 Message = Mapping[str, Any]
 ASSISTANT = "assistant"
+# Messages of ShareGPT say `from` and `value` in place of `role` and `content`.
+SPEAKERS = {"human": "user", **dict.fromkeys(("gpt", "model", "chatgpt"), ASSISTANT)}
+SPEAKERS |= {role: role for role in ("user", ASSISTANT, "system", "tool")}
 # A template with these marks says itself which tokens the model generates.
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
@@ -56,16 +59,22 @@ class Chat:
 
         Args:
             messages: with `role` and `content`.
-            first: of the messages whose turns count.
+            first: of the messages whose turns count; none of weight 0 does.
             last_only: only the last turn of the assistant counts.
             tools: descriptions of functions, for the template.
 
         Raises:
             BadRecordError: the assistant says nothing, or the template mixes its turns with others.
         """
-        numbers = [number for number, each in enumerate(messages) if each["role"] == ASSISTANT and number >= first]
+        theirs = [number for number, each in enumerate(messages) if each["role"] == ASSISTANT and number >= first]
+        if not theirs:
+            roles = ", ".join(repr(each) for each in sorted({str(each["role"]) for each in messages[first:]})[:8])
+            raise BadRecordError(
+                "messages", f"has no turn of the assistant; its roles are {roles}: name them user and assistant"
+            )
+        numbers = [number for number in theirs if messages[number].get("weight") != 0]
         if not numbers:
-            raise BadRecordError("messages", "has no turn of the assistant")
+            raise BadRecordError("messages", "has no turn of the assistant whose weight is not 0")
         chosen = numbers[-1:] if last_only else numbers
         if self._marks_turns and len(chosen) == sum(each["role"] == ASSISTANT for each in messages):
             return self._marked(messages, tools)
@@ -135,24 +144,36 @@ def conversation(value: Any, name: str) -> list[Message]:
     """Return the messages in a field of a record.
 
     Raises:
-        BadRecordError: it is not a list of messages with `role` and `content`.
+        BadRecordError: it is not a list of messages with `role` and `content`, or with `from` and `value`.
     """
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        raise BadRecordError(name, "is text, expected a list of messages; write the list itself, not its JSON as text")
     if not isinstance(value, list) or not value:
         raise BadRecordError(name, f"is {kind_of(value) if value != [] else 'empty'}, expected a list of messages")
     for number, each in enumerate(value, 1):
         where = f"has a message {number} "
         if not isinstance(each, Mapping):
             raise BadRecordError(name, f"{where}that is {type(each).__name__}, expected role and content")
-        if not isinstance(each.get("role"), str):
+        if "role" not in each and isinstance(each.get("from"), str) and each["from"] not in SPEAKERS:
+            raise BadRecordError(name, f"{where}from {each['from'][:40]!r}, expected {', '.join(SPEAKERS)}")
+        if not isinstance(_spoken(each).get("role"), str):
             raise BadRecordError(name, f"{where}without a role; it has {', '.join(map(repr, sorted(each)[:8]))}")
-        if each.get("content") is None and not each.get("tool_calls"):
+        if _spoken(each).get("content") is None and not each.get("tool_calls"):
             raise BadRecordError(name, f"{where}without content; it has {', '.join(map(repr, sorted(each)[:8]))}")
     # Parquet fills fields that other messages have with null.
-    kept = [{key: part for key, part in each.items() if part is not None} for each in value]
+    kept = [{key: part for key, part in _spoken(each).items() if part is not None} for each in value]
     return [
         each | {"content": _text(each["content"], name, number)} if "content" in each else each
         for number, each in enumerate(kept, 1)
     ]
+
+
+def _spoken(message: Message) -> Message:
+    """Return a message with `role` and `content`, also one of ShareGPT."""
+    if "role" in message or "from" not in message:
+        return message
+    rest = {key: each for key, each in message.items() if key not in ("from", "value")}
+    return {"role": SPEAKERS.get(str(message["from"])), "content": message.get("value"), **rest}
 
 
 def _text(content: Any, name: str, number: int) -> str:

@@ -69,8 +69,8 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     data: Annotated[
         Annotated[list[Location], Meta(min_length=1, max_length=1000)] | None,
         doc(
-            "Files of records (.jsonl, .parquet) or tokens (.bin, .npy): paths, URLs of fsspec, also with wildcards; "
-            "each is a set. Default: the procedural task."
+            "Files of records (.jsonl, .parquet) or tokens (.bin, .npy): paths, folders, URLs of fsspec, also with "
+            "wildcards; each is a set. Default: the procedural task."
         ),
     ] = None
     data_weights: Annotated[
@@ -91,7 +91,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     ] = "auto"
     fields: Annotated[
         dict[str, str],
-        doc("data: names of the fields of a record where they differ, such as {prompt: question, answer: solution}."),
+        doc(
+            "data: names of the fields of a record where they differ, such as {prompt: question, answer: solution}; "
+            "instruction + input are the texts of two fields."
+        ),
     ] = field(default_factory=dict)
     max_length: Annotated[
         Annotated[int, Meta(ge=2, le=2**20)] | None,

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.data.opening import RECORDS, open_rows
+from torchyard_trainers.core.data.opening import open_rows
 from torchyard_trainers.core.data.rows import BadRecordError, Row
 from torchyard_trainers.core.exits import DataError
+from torchyard_trainers.lm.columns import suggested
 from torchyard_trainers.lm.folder import limits_in, read_tokenizer
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.records import Encoder, Example
@@ -41,7 +42,7 @@ def inspect(path: str, tokenizer_folder: Path | None = None) -> dict[str, Any]:
         DataError: a file cannot be read.
         ConfigError: the folder has no tokenizer.
     """
-    rows = open_rows(_files(path))
+    rows = open_rows([path])
     tokenizer = character_tokenizer() if tokenizer_folder is None else read_tokenizer(tokenizer_folder)
     known = len(tokenizer) if tokenizer_folder is None else limits_in(tokenizer_folder)[0]
     encoders = {
@@ -100,8 +101,7 @@ def format_of(row: Row) -> str:
     names = ", ".join(map(repr, sorted(row)[:8])) or "no fields"
     raise BadRecordError(
         "messages",
-        f"is missing, and 'prompt', 'text' or 'chosen' too; the record has {names}. Name its fields in "
-        "trainer.params.fields",
+        f"is missing, and 'prompt', 'text' or 'chosen' too; the record has {names}. {suggested(row)}",
     )
 
 
@@ -109,12 +109,6 @@ def _tokens(example: Example) -> int:
     """Return the tokens of the longest document of an example, or of its prompt."""
     parts = [len(each.tokens) for each in (example.document, example.rejected) if each is not None]
     return max(parts) if parts else len(example.prompt.tokens) if example.prompt is not None else 0
-
-
-def _files(path: str) -> list[str]:
-    if "://" in path or not Path(path).is_dir():
-        return [path]
-    return [str(each) for each in sorted(Path(path).iterdir()) if each.name.endswith(RECORDS)]
 
 
 def _type(value: Any) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 
 from torchyard_trainers.core.data.rows import BadRecordError, Row, field_of
 from torchyard_trainers.lm.chat import ASSISTANT, Chat, Message, conversation
+from torchyard_trainers.lm.columns import JOIN, suggested, with_joined
 from torchyard_trainers.lm.fields import FIELDS
 from torchyard_trainers.lm.prompts import Prompt
 from torchyard_trainers.lm.settings import Settings
@@ -45,6 +46,7 @@ class Encoder:
         """
         self._settings, self._tokenizer, self._vocabulary = settings, tokenizer, vocabulary
         self._names = {name: settings.fields.get(name, name) for name in FIELDS}
+        self._joins = [name for name in self._names.values() if JOIN in name]
         self._chat = Chat(tokenizer)
         self._prompts = prompts or settings.method in ("grpo", "ppo")
         self._end: int = tokenizer.eos_token_id
@@ -60,6 +62,7 @@ class Encoder:
         """
         if isinstance(row.get("tokens"), np.ndarray):
             return Example(self._tokens(row["tokens"]))
+        row = with_joined(row, self._joins) if self._joins else row
         if self._settings.method == "dpo":
             return self._pair(row)
         kind = self.kind(row)
@@ -83,10 +86,9 @@ class Encoder:
         if nulls := [self._names[kind] for kind in KINDS if self._names[kind] in row]:
             raise BadRecordError(nulls[0], "is null")
         wanted = " or ".join(repr(self._names[kind]) for kind in KINDS[1:])
-        has = ", ".join(map(repr, sorted(row)[:8])) or "no fields"
         raise BadRecordError(
             self._names["messages"],
-            f"is missing, and {wanted} too; the record has {has}. Name its fields in trainer.params.fields",
+            f"is missing, and {wanted} too; the record has {_has(row)}. {suggested(row)}",
         )
 
     def _text(self, text: str) -> Document:
@@ -106,24 +108,35 @@ class Encoder:
         name = self._names["completion" if kind == "prompt" else kind]
         if kind == "messages":
             messages = conversation(row.get(name), name)
-            return self._fitted(self._conversed(messages, 0, row), name)
+            return self._fitted(self._conversed(messages, 0, row, name), name)
+        if name not in row and row.get(self._names["prompt"]) is not None:
+            raise BadRecordError(name, f"is missing; the record has {_has(row)}. {suggested(row, ['completion'])}")
         prompt, completion = _part(row, self._names["prompt"]), _part(row, name)
-        return self._fitted(self._joined(prompt, completion, row), name)
+        if _begins_elsewhere(completion):
+            raise BadRecordError(
+                name,
+                f"begins with a turn of {completion[0]['role']!r}; a whole conversation needs no prompt: set "
+                f"trainer.params.fields: {{messages: {name}}} and format: messages",
+            )
+        return self._fitted(self._joined(prompt, completion, row, name), name)
 
-    def _joined(self, prompt: Any, completion: Any, row: Row) -> Document:
-        """Return a prompt and a completion, each a text or a list of messages."""
+    def _joined(self, prompt: Any, completion: Any, row: Row, name: str) -> Document:
+        """Return a prompt and a completion, which is field `name`; each is a text or a list of messages."""
         if isinstance(prompt, str) and isinstance(completion, str):
             before, after = [*self._begin, *self._plain(prompt)], [*self._plain(completion), self._end]
             counts = self._settings.train_on == "all"
             return Document([*before, *after], [counts] * len(before) + [True] * len(after))
         asked = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
         said = completion if isinstance(completion, list) else [{"role": ASSISTANT, "content": completion}]
-        return self._conversed([*asked, *said], len(asked), row)
+        return self._conversed([*asked, *said], len(asked), row, name)
 
-    def _conversed(self, messages: Sequence[Message], first: int, row: Row) -> Document:
+    def _conversed(self, messages: Sequence[Message], first: int, row: Row, name: str) -> Document:
         self._chat.check()
         last_only, tools = self._settings.train_on == "last", row.get("tools") or None
-        tokens, said = self._chat.turns(messages, first=first, last_only=last_only, tools=tools)
+        try:
+            tokens, said = self._chat.turns(messages, first=first, last_only=last_only, tools=tools)
+        except BadRecordError as error:
+            raise BadRecordError(name, error.problem) from error
         return Document(tokens, [True] * len(tokens) if self._settings.train_on == "all" else said)
 
     def _pair(self, row: Row) -> Example:
@@ -133,16 +146,26 @@ class Encoder:
         prompt = _part(row, self._names["prompt"]) if row.get(self._names["prompt"]) is not None else None
         if prompt is None:
             if not all(isinstance(each, list) for each in answers):
-                raise BadRecordError(self._names["prompt"], "is missing; only conversations can be without it")
-            shared = _shared(*answers)
-            if not shared:
-                raise BadRecordError(names[1], f"does not begin with the message that {names[0]!r} begins with")
-            prompt, answers = answers[0][:shared], [each[shared:] for each in answers]
+                raise BadRecordError(
+                    self._names["prompt"],
+                    f"is missing; only conversations can be without it. Add it, and leave it out of {names[0]!r} and "
+                    f"{names[1]!r}",
+                )
+            prompt, answers = _divided(answers, names)
+        elif any(map(_begins_elsewhere, answers)):
+            asked, answers = _divided(answers, names)
+            if not _holds(asked, prompt):
+                raise BadRecordError(
+                    names[0],
+                    f"is a whole conversation, in which the field {self._names['prompt']!r} does not occur; leave one "
+                    "of them out",
+                )
+            prompt = asked
         for name, each in zip(names, answers, strict=True):
             if not each:
                 raise BadRecordError(name, "is empty")
         chosen, rejected = (
-            self._fitted(self._joined(prompt, each, row), name) for name, each in zip(names, answers, strict=True)
+            self._fitted(self._joined(prompt, each, row, name), name) for name, each in zip(names, answers, strict=True)
         )
         return Example(chosen, rejected)
 
@@ -218,6 +241,35 @@ def _part(row: Row, name: str) -> Any:
     if isinstance(row.get(name), list):
         return conversation(row[name], name)
     return field_of(row, name, str)
+
+
+def _has(row: Row) -> str:
+    """Return the names of a record's fields, for messages."""
+    return ", ".join(map(repr, sorted(row)[:8])) or "no fields"
+
+
+def _begins_elsewhere(answer: Any) -> bool:
+    """Return whether an answer is a whole conversation: its first turn is not the assistant's."""
+    return isinstance(answer, list) and bool(answer) and answer[0]["role"] != ASSISTANT
+
+
+def _divided(answers: Sequence[Any], names: Sequence[str]) -> tuple[list[Message], list[Any]]:
+    """Return what two conversations begin with, and the rest of each.
+
+    Raises:
+        BadRecordError: they begin differently.
+    """
+    shared = _shared(*answers) if all(isinstance(each, list) for each in answers) else 0
+    if not shared:
+        raise BadRecordError(names[1], f"does not begin with the message that {names[0]!r} begins with")
+    return answers[0][:shared], [each[shared:] for each in answers]
+
+
+def _holds(asked: Sequence[Message], prompt: Any) -> bool:
+    """Return whether turns have a prompt among them: the text of one, or their last messages."""
+    if isinstance(prompt, list):
+        return list(asked[-len(prompt) :]) == prompt
+    return any(str(each.get("content", "")).strip() == prompt.strip() for each in asked)
 
 
 def _shared(first: Sequence[Message], second: Sequence[Message]) -> int:

@@ -13,7 +13,7 @@ def dataset_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `dataset`."""
     parser.add_argument("action", choices=("inspect",), help="inspect: show its contents, and check them")
     parser.add_argument(
-        "path", metavar="PATH", help="folder of a LeRobot dataset, or .jsonl or .parquet files of text: also a URL"
+        "path", metavar="PATH", help="folder of a LeRobot dataset, or .jsonl or .parquet files of text, or their URL"
     )
     parser.add_argument(
         "--tokenizer", metavar="FOLDER", type=Path, help="of text: folder of a model; lengths are in its tokens"
@@ -76,7 +76,7 @@ def shown(found: dict[str, Any]) -> list[str]:
     head = f"LeRobot {clean(found['version'])}, {plural(found['episodes'], 'episode')}"
     text = [
         f"{head}, {found['frames']} frames at {found['fps']:g} per second ({span(found['seconds'])})",
-        _spread(found["episodes"], lengths),
+        _spread(lengths),
         *(f"task: {clean(task)}" for task in found["tasks"]),
         "",
     ]
@@ -89,10 +89,8 @@ def shown(found: dict[str, Any]) -> list[str]:
     return [*text, "", *_problems(found)]
 
 
-def _spread(episodes: int, lengths: dict[str, Any]) -> str:
-    """Return how long episodes are; a single one trains nothing, since some are held out."""
-    if episodes == 1:
-        return f"the only episode has {lengths['max']} frames; vla needs two or more, since it holds some out"
+def _spread(lengths: dict[str, Any]) -> str:
+    """Return how long episodes are."""
     if lengths["min"] == lengths["max"]:
         return f"each episode has {lengths['max']} frames"
     return f"episodes have {lengths['min']} to {lengths['max']} frames, median {lengths['median']:g}"

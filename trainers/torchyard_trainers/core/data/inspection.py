@@ -36,6 +36,8 @@ def inspect(folder: Path) -> dict[str, Any]:
     problems += [fault for fault in faults.values() if fault]
     if not problems:  # all frames were seen
         problems = [text for name in names if (text := seen[name].fault(name, dataset.statistics[name]))]
+    if len(lengths) == 1:
+        problems.append(f"{folder}: has one episode; record another one, since training holds some out to evaluate")
     return {
         "path": str(folder),
         "version": dataset.version,

@@ -55,9 +55,11 @@ class JsonLines:
         except UnicodeDecodeError as error:
             raise DataError(f"{self.where(index)}: not a JSON object in UTF-8: {error}; convert the file") from None
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{self.where(index)}: not a JSON object: {error}") from None
+            raise DataError(f"{self.where(index)}: not a JSON object: {error}; write one object a line") from None
         if not isinstance(found, dict):
-            raise DataError(f"{self.where(index)}: expected a JSON object, found {type(found).__name__}")
+            raise DataError(
+                f"{self.where(index)}: expected a JSON object, found {type(found).__name__}; write one object a line"
+            )
         if _SURROGATE.search(line):
             self._check_text(found, index)
         return found

@@ -1,5 +1,6 @@
 """Opens files of records by their names."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,15 +13,24 @@ from torchyard_trainers.core.data.tokens import TokenWindows
 from torchyard_trainers.core.exits import DataError
 
 RECORDS = (".jsonl", ".ndjson", ".parquet", ".pq")
+# What other kinds of files have to become, by suffix.
+_CONVERT = {
+    **dict.fromkeys((".csv", ".tsv"), "convert it: pandas.read_csv(PATH).to_parquet('data.parquet')"),
+    **dict.fromkeys((".arrow", ".feather"), "convert it: datasets.load_from_disk(FOLDER).to_parquet('data.parquet')"),
+    **dict.fromkeys((".txt", ".md"), 'write a line of JSON for each text: {"text": "..."}'),
+    **dict.fromkeys((".zip", ".tar", ".tgz"), "unpack it"),
+    **dict.fromkeys((".gz", ".zst", ".bz2", ".xz"), "decompress it"),
+}
+_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def open_rows(
     urls: Sequence[str], *, window: int | None = None, dtype: str = "uint16", columns: Sequence[str] | None = None
 ) -> Rows:
-    """Open files by their suffixes: `.jsonl`, `.parquet`, and with a `window` `.bin` and `.npy`.
+    """Open files by their suffixes: `.jsonl`, `.json` (lines), `.parquet`, and with a `window` `.bin` and `.npy`.
 
     Args:
-        urls: paths or URLs, also with wildcards; all records of all of them.
+        urls: paths or URLs, also with wildcards, or folders; all records of all of them.
         window: tokens that a model reads at once, for tokenized text.
         dtype: of `.bin` files.
         columns: of Parquet files; None: all.
@@ -28,7 +38,7 @@ def open_rows(
     Raises:
         DataError: a file is missing, empty or of another kind.
     """
-    files = expand(list(urls))
+    files = expand([each for url in urls for each in _in_folder(url)])
     parts = [_open(file, window, dtype, columns) for file in files]
     if not parts:
         raise DataError("no data: name at least one file")
@@ -36,13 +46,13 @@ def open_rows(
 
 
 def is_text(path: str) -> bool:
-    """Whether a path names files of records, or a folder that has some."""
-    if "://" in path or any(sign in path for sign in "*["):
-        return True
+    """Whether a path names files of records, or a folder that has some; else it is one of a LeRobot dataset."""
     folder = Path(path)
+    if "://" in path or any(sign in path for sign in "*[") or folder.is_file():
+        return True
     if folder.is_dir():
-        return any(each.name.endswith(RECORDS) for each in folder.iterdir())
-    return folder.name.lower().endswith(RECORDS)
+        return any(each.name.lower().endswith((*RECORDS, ".arrow")) for each in folder.iterdir())
+    return bool(folder.suffix)
 
 
 def _open(file: File, window: int | None, dtype: str, columns: Sequence[str] | None) -> Rows:
@@ -53,6 +63,28 @@ def _open(file: File, window: int | None, dtype: str, columns: Sequence[str] | N
         if window is None:
             raise DataError(f"{file.url}: tokenized text needs the length of a window")
         return TokenWindows(file, window, dtype)
-    if ".jsonl" in name or ".ndjson" in name:
+    if ".jsonl" in name or ".ndjson" in name or name.endswith(".json"):
         return JsonLines(file)
-    raise DataError(f"{file.url}: expected a name that ends with .jsonl, .parquet, .bin or .npy")
+    fix = _CONVERT.get(Path(name).suffix, "convert it to JSON lines or Parquet")
+    if _ON_HUB.fullmatch(file.url) and not Path(file.url).exists():
+        fix = f"if it is a dataset of the Hugging Face Hub, name its files: hf://datasets/{file.url}/**/*.parquet"
+    raise DataError(f"{file.url}: expected a file whose name ends with .jsonl, .parquet, .bin or .npy; {fix}")
+
+
+def _in_folder(url: str) -> list[str]:
+    """Return the files of records in a folder of this machine, or the URL of anything else.
+
+    Raises:
+        DataError: the folder has none.
+    """
+    folder = Path(url)
+    if "://" in url or not folder.is_dir():
+        return [url]
+    if found := sorted(str(each) for each in folder.iterdir() if each.name.lower().endswith(RECORDS)):
+        return found
+    fix = "name a folder or a file that has records"
+    if any(folder.glob("*.arrow")) or any(folder.glob("*/*.arrow")):
+        fix = f"convert what datasets saved: datasets.load_from_disk({url!r}), and to_parquet of each split"
+    elif below := next((each for end in RECORDS for each in sorted(folder.glob(f"*/*{end}"))), None):
+        fix = f"name the files below it, such as {below.parent}/*{below.suffix}"
+    raise DataError(f"{url}: the folder has no files that end with {', '.join(RECORDS)}; {fix}")

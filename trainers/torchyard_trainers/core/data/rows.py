@@ -53,11 +53,16 @@ class InMemory:
 
 
 class BadRecordError(ValueError):
-    """A record whose field cannot be used; it does not know its place."""
+    """A record whose field cannot be used; it does not know its place.
+
+    Attributes:
+        problem: what is wrong with the field.
+    """
 
     def __init__(self, field: str, problem: str) -> None:
         """Name the field and what is wrong with it: `is missing`."""
         super().__init__(f"field {field!r} {problem}")
+        self.problem = problem
 
 
 def field_of(row: Row, name: str, kind: type) -> Any:

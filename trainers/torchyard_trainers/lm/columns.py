@@ -1,0 +1,60 @@
+"""Fields of records as other tools name them: several as one text, and which of ours to set for them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from torchyard_trainers.core.data.rows import BadRecordError, Row, kind_of
+
+JOIN = " + "  # in `fields`: texts of several fields, as Alpaca's instruction and input
+BETWEEN = "\n\n"
+# What public datasets call our fields; the first one that a record has is suggested.
+_USUAL: dict[str, Sequence[str]] = {
+    "messages": ("conversations", "conversation", "dialogue", "dialog", "chat", "turns"),
+    "prompt": ("instruction", "question", "query", "problem", "input"),
+    "completion": ("output", "response", "answer", "solution", "target"),
+    "text": ("content", "document", "article", "body", "passage"),
+}
+_MORE = "input"  # what an instruction is about
+
+
+def with_joined(row: Row, names: Iterable[str]) -> Row:
+    """Return a record with the fields of several others: `instruction + input`, parts that are empty left out.
+
+    Raises:
+        BadRecordError: a part is not text.
+    """
+    found: dict[str, Any] = {}
+    for name in names:
+        parts = {each: row[each] for each in name.split(JOIN) if row.get(each) not in (None, "")}
+        for each, value in parts.items():
+            if not isinstance(value, str):
+                raise BadRecordError(each, f"is {kind_of(value)}, expected text")
+        if parts:
+            found[name] = BETWEEN.join(parts.values())
+    return {**row, **found} if found else row
+
+
+def suggested(row: Row, wanted: Sequence[str] = ()) -> str:
+    """Return the `fields` that would read a record, as a sentence for messages.
+
+    Args:
+        row: without fields of ours, or without some of them.
+        wanted: those that are missing; (): those of any format.
+    """
+    has = {name.lower(): name for name, value in row.items() if value is not None}
+    there = {ours: has.get(ours) or _first(has, usual) for ours, usual in _USUAL.items()}
+    for names in [wanted] if wanted else (["messages"], ["prompt", "completion"], ["text"]):
+        if all(there.get(each) for each in names):
+            return f"Set trainer.params.fields: {{{', '.join(_pair(each, there, has) for each in names)}}}"
+    return "Name its fields in trainer.params.fields"
+
+
+def _first(has: Mapping[str, str], usual: Sequence[str]) -> str | None:
+    return next((has[each] for each in usual if each in has), None)
+
+
+def _pair(ours: str, there: Mapping[str, str | None], has: Mapping[str, str]) -> str:
+    theirs = there[ours]
+    if ours == "prompt" and theirs != has.get(_MORE) and _MORE in has:
+        theirs = f"{theirs}{JOIN}{has[_MORE]}"
+    return f"{ours}: {theirs}"
