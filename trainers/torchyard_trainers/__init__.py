@@ -3,7 +3,11 @@
 A custom workload needs only the names below; importing this package does not import torch.
 """
 
+import logging
 from typing import TYPE_CHECKING, Any
+
+# transformers imports torchao, which warns in every process of classes that it registers in an old way.
+logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)
 
 if TYPE_CHECKING:
     from torchyard_trainers.core.parameters import read

@@ -155,3 +155,7 @@ class Growing(Hill):
 class Shorter(Hill):
     def step(self, action):
         return super().step(action)[:4]
+
+
+class Many(gymnasium.vector.VectorEnv):
+    """Several copies in one, as gymnasium makes them."""

@@ -15,6 +15,15 @@ from torchyard_trainers.rl.environment import Environment
 MEMBERS = ("agents", "actions", "observed", "planes", "draws", "limit", "measure")
 METHODS = ("reset", "observe", "step", "quality")
 _COPIES = 2  # that are played to look at shapes
+GYMNASIUM = "gymnasium.core.Env"
+# Base classes of other libraries, whose environments can be used in another form.
+_FOREIGN = {
+    "gymnasium.vector.vector_env.VectorEnv": "is a VectorEnv of gymnasium; name the class of a single environment, of "
+    "which the copies are made here",
+    "stable_baselines3.common.vec_env.base_vec_env.VecEnv": "is a VecEnv of Stable-Baselines3; name the class of a "
+    "single gymnasium.Env, of which the copies are made here",
+    "gym.core.Env": "is an environment of gym, which gymnasium has replaced; derive it from gymnasium.Env",
+}
 
 
 def class_of(name: str, at: str) -> Any:
@@ -25,13 +34,21 @@ def class_of(name: str, at: str) -> Any:
         at: the field and its value, which an error begins with.
 
     Raises:
-        ConfigError: there is no such module or class.
+        ConfigError: there is no such module or class, or it is one of another library that cannot be used.
     """
     path, _, kind = name.partition(":")
     module = module_of(path, at)
     if not callable(getattr(module, kind, None)):
         raise ConfigError(f"{at}, but {path} has no class {kind}")
-    return getattr(module, kind)
+    found = getattr(module, kind)
+    if foreign := next((_FOREIGN[each] for each in bases_of(found) if each in _FOREIGN), None):
+        raise ConfigError(f"{at} {foreign}")
+    return found
+
+
+def bases_of(found: object) -> list[str]:
+    """Return the full names of the base classes of a class, without importing their libraries."""
+    return [f"{each.__module__}.{each.__name__}" for each in getattr(found, "__mro__", ())]
 
 
 def require(made: object, names: Sequence[str], at: str, page: str) -> None:

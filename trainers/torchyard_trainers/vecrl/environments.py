@@ -5,7 +5,15 @@ import torch
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.rl.environment import Environment
 from torchyard_trainers.rl.gym import Gymnasium, open_gymnasium
-from torchyard_trainers.rl.outside import MEMBERS, METHODS, check_shapes, class_of, make_tensor_environment
+from torchyard_trainers.rl.outside import (
+    GYMNASIUM,
+    MEMBERS,
+    METHODS,
+    bases_of,
+    check_shapes,
+    class_of,
+    make_tensor_environment,
+)
 from torchyard_trainers.vecrl.bandit import Bandit
 from torchyard_trainers.vecrl.cartpole import CartPole
 from torchyard_trainers.vecrl.params import Settings, is_class, is_ours
@@ -37,7 +45,7 @@ def build_environment(settings: Settings, device: torch.device) -> Environment:
 
 def _outside(settings: Settings, at: str) -> Environment:
     found = class_of(settings.environment, at) if is_class(settings.environment) else None
-    if found is None or _is_gymnasium(found):
+    if found is None or GYMNASIUM in bases_of(found):
         if settings.compile:
             raise ConfigError(f"{at} is not made of tensors, so it cannot be compiled; remove parallelism.compile")
         made: Gymnasium = open_gymnasium(settings.environment, found, settings.max_episode_steps, at)
@@ -50,8 +58,3 @@ def _outside(settings: Settings, at: str) -> Environment:
     environment: Environment = make_tensor_environment(found, [*MEMBERS, *METHODS], at, PAGE)
     check_shapes(environment, environment.observed, at)
     return environment
-
-
-def _is_gymnasium(found: object) -> bool:
-    """Return whether a class is one of gymnasium, without importing it: it may not be installed."""
-    return any(f"{each.__module__}.{each.__name__}" == "gymnasium.core.Env" for each in getattr(found, "__mro__", ()))

@@ -7,7 +7,14 @@ from torch import Tensor
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.rl.environment import Environment, State
-from torchyard_trainers.rl.outside import METHODS, check_shapes, class_of, make_tensor_environment
+from torchyard_trainers.rl.outside import (
+    GYMNASIUM,
+    METHODS,
+    bases_of,
+    check_shapes,
+    class_of,
+    make_tensor_environment,
+)
 from torchyard_trainers.rl.tabletop import Tabletop
 from torchyard_trainers.vlm.params import Settings
 
@@ -33,6 +40,11 @@ def build_environment(settings: Settings) -> Instructed:
         return Tabletop(kind, settings.grid, settings.image_size)
     at = f"trainer.params.environment: {settings.environment}"
     found = class_of(settings.environment, f"trainer.params.environment: {settings.environment!r}")
+    if GYMNASIUM in bases_of(found):
+        raise ConfigError(
+            f"{at} is an environment of gymnasium, which vecrl takes; vlm needs one of tensors with images: see "
+            "docs/vision-language-rl.md"
+        )
     needed = [*METHODS, "draws", "limit", "measure", "actions", "agents", "planes", "instruction", "action_names"]
     needed += ["expert"] if settings.clone_steps else []
     made: Any = make_tensor_environment(lambda: found(settings.image_size), needed, at, "docs/vision-language-rl.md")

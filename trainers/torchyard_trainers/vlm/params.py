@@ -71,7 +71,10 @@ class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="came
     rollout_batch: Annotated[
         Count | None, doc("Environments of a rank that the policy looks at together; default: all of them.")
     ] = None
-    lr: Annotated[Rate | None, doc("Learning rate after the warm-up.")] = None
+    lr: Annotated[
+        Rate | None,
+        doc("Learning rate after the warm-up; after cloneSteps preset tiny has 0.0002, which unlearns nothing."),
+    ] = None
     lr_final: Annotated[Rate | None, doc("Learning rate of the last rollout; a straight line in between.")] = None
     warmup_rollouts: Annotated[
         Annotated[int, Meta(ge=0)] | None, doc("Rollouts over which the learning rate rises from 0.")
@@ -192,6 +195,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
+# Preset -> its rate after cloning, where that for a policy that knows nothing would unlearn what was cloned.
+CLONED_LR = {"tiny": 2e-4}
+
+
 def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     """Check the `params` of a config, fill in the preset, and check what fields require of each other.
 
@@ -201,6 +208,8 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     params = read(raw, Params)
     at = "trainer.params"
     values = {**PRESETS[params.preset], **given(params)}
+    if params.clone_steps and params.lr is None:
+        values["lr"] = CLONED_LR.get(params.preset, values["lr"])
     full = values.pop("full")
     values.pop("preset")
     if full:
