@@ -79,16 +79,31 @@ def test_a_scenario_with_files_runs_in_small(torchyard: CommandLine, name: str) 
     assert wanted in status["metrics"]
 
 
+# Scenario -> a GPU of its kind, and what makes it small: nodes, processes and strategy stay those of the file.
+ON_MACHINES = {
+    "one-gpu": ("H100-80GB", ["procsPerNode=1"]),
+    "ddp-one-node": ("H100-80GB", ["procsPerNode=2"]),
+    "fsdp-70b": ("H100-80GB", ["nodes=2", "procsPerNode=1", "checkpoint.volume=null"]),
+    "two-nodes": ("H100-80GB", ["procsPerNode=2", "checkpoint.volume=null"]),
+    "some-gpus": ("RTX4090-24GB", ["procsPerNode=2", "gpu=null"]),
+    "cpu": ("", ["procsPerNode=1"]),
+}
+
+
+def test_every_scenario_of_machines_is_run() -> None:
+    assert {file.stem for file in SCENARIOS} == {*ON_MACHINES, "conversations", "preferences", "rewards"}
+
+
 @pytest.mark.e2e
-def test_two_nodes_of_two_processes_run_a_scenario_in_small(torchyard: CommandLine) -> None:
+@pytest.mark.parametrize("name", ON_MACHINES)
+def test_a_scenario_runs_in_small(torchyard: CommandLine, name: str) -> None:
     shutil.copytree(EXAMPLES, torchyard.folder / "examples")
-    # Of 16 passes each: micro-batches are of one sample.
-    model = ["preset=tiny", "model=tiny-qwen3", "steps=6", "warmupSteps=0", "evalSamples=4", "evalCompletions=2"]
-    small = [f"trainer.params.{each}" for each in model]
-    here = ["gpusPerNode=0", "procsPerNode=2", "device=cpu", "parallelism.precision=fp32", "checkpoint.volume=null"]
-    changes = [word for each in (*small, *here) for word in ("--set", f"spec.{each}")]
-    done = torchyard("run", "examples/lm/two-nodes.yaml", "-o", "json", *changes, timeout=600)
+    model = ["preset=tiny", "model=tiny-qwen3", "batch=16", "steps=2", "warmupSteps=0", "evalSamples=4"]
+    here = ["gpusPerNode=0", "device=cpu", "parallelism.precision=fp32", *ON_MACHINES[name][1]]
+    changes = [f"spec.{each}" for each in (*(f"trainer.params.{each}" for each in model), *here)]
+    words = [word for each in changes for word in ("--set", each)]
+    done = torchyard("run", f"examples/lm/{name}.yaml", "-o", "json", *words, timeout=600)
     assert done.returncode == 0, done.stderr
     status = json.loads(done.stdout)["status"]
-    assert (status["state"], status["progress"]["step"]) == ("Succeeded", 6)
+    assert (status["state"], status["progress"]["step"]) == ("Succeeded", 2)
     assert status["throughput"]["tokensPerSecond"] > 0

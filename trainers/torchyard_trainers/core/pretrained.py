@@ -346,8 +346,8 @@ def _ignored_by(model: nn.Module) -> list[re.Pattern[str]]:
 
 
 def _described(folder: Path, faults: Mapping[str, Sequence[str]]) -> str:
-    told = "; ".join(f"{len(names)} {kind}: {_some(names)}" for kind, names in faults.items() if names)
-    return f"{folder} does not fit the model: {told}. Name a folder with this architecture, or change the model"
+    listed = "; ".join(f"{len(names)} {kind}: {_some(names)}" for kind, names in faults.items() if names)
+    return f"{folder} does not fit the model: {listed}. Name a folder with this architecture, or change the model"
 
 
 def _some(names: Sequence[str]) -> str:

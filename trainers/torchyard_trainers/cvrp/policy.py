@@ -66,9 +66,9 @@ class Policy(nn.Module):
         routes = Routes(tours.length(instances, moves), moves.clone())  # a graph writes its next ones in the same place
         if not likelihood:
             return routes
-        told = hastened(likelihood_of, memory.queries, compiled=self._compiled)
+        scores = hastened(likelihood_of, memory.queries, compiled=self._compiled)
         expected = None if self.critic is None else self.critic(nodes.detach(), instances)
-        chosen = told(self.decoder, memory, instances, tours.join(situations), moves)
+        chosen = scores(self.decoder, memory, instances, tours.join(situations), moves)
         return routes._replace(log_likelihood=chosen, expected=expected)
 
     def _constructor(self) -> Callable[..., tuple[Tensor, list[tours.Tours]]]:

@@ -29,7 +29,7 @@ def write_film(folder: Path, moments: Sequence[Tensor], titles: Sequence[str], f
     """
     films = [_frames(each) for each in moments]
     folder.mkdir(parents=True, exist_ok=True)
-    strip, animation, told = folder / "episodes.png", folder / "episodes.gif", folder / "episodes.json"
+    strip, animation, actions = folder / "episodes.png", folder / "episodes.gif", folder / "episodes.json"
     shown = np.linspace(0, len(films) - 1, _SHOWN).round().astype(int)
     rows = [[films[moment][number] for moment in shown] for number in range(len(titles))]
     _sheet(rows, titles).save(strip)
@@ -37,8 +37,8 @@ def write_film(folder: Path, moments: Sequence[Tensor], titles: Sequence[str], f
     pages[0].save(animation, save_all=True, append_images=pages[1:], duration=_MILLISECONDS, loop=0)
     columns = {"text": titles, **facts}
     each_episode = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    write_atomically(told, json.dumps(each_episode, indent=1))
-    return [strip, animation, told]
+    write_atomically(actions, json.dumps(each_episode, indent=1))
+    return [strip, animation, actions]
 
 
 def _frames(images: Tensor) -> list[Image.Image]:

@@ -101,8 +101,8 @@ def match(
     if not wanted:
         faults["missing"] = [*lost, *new]
     if any(faults.values()):
-        told = "; ".join(f"{len(names)} {kind}: {_some(names)}" for kind, names in faults.items() if names)
-        raise DataMismatchError(f"{FIELD}: these are weights of another model: {told}; name a run of this model")
+        listed = "; ".join(f"{len(names)} {kind}: {_some(names)}" for kind, names in faults.items() if names)
+        raise DataMismatchError(f"{FIELD}: these are weights of another model: {listed}; name a run of this model")
     return wanted, sorted({_part(name) for name in new})
 
 

@@ -119,11 +119,11 @@ def _type(tensor: Tensor) -> torch.dtype:
 def _adapters(language: nn.Module) -> list[Entry]:
     """Return the adapters under the names that peft gives them."""
 
-    def told(name: str) -> str:
+    def peft_name(name: str) -> str:
         return "base_model.model." + name.replace(".default.", ".")
 
     return [
-        Entry(told(name), tensor.numel() * tensor.element_size(), lambda tensor=tensor: whole(tensor.detach()))
+        Entry(peft_name(name), tensor.numel() * tensor.element_size(), lambda tensor=tensor: whole(tensor.detach()))
         for name, tensor in names_of(language).items()
         if is_adapter(name)
     ]

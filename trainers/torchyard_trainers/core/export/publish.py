@@ -100,7 +100,7 @@ def _publish_hf(
         manifest = _manifest(name, facts, written, digests, verified)
         write_atomically(scratch / MANIFEST, json.dumps(manifest, indent=1))
         _replace(target, scratch)
-        tell(root, name, manifest, session.reporter)
+        report_export(root, name, manifest, session.reporter)
         say(f"exported {target}: {sum(each['bytes'] for each in digests.values())} bytes")
 
     world.from_leader(publish)
@@ -132,13 +132,13 @@ def _publish(bundle: ExportBundle, name: str, root: Path, reporter: Reporter, *,
     manifest = _manifest(name, bundle.facts, written, _digests(scratch), verified)
     write_atomically(scratch / MANIFEST, json.dumps(manifest, indent=1))
     _replace(target, scratch)
-    tell(root, name, manifest, reporter)
+    report_export(root, name, manifest, reporter)
     size = sum(facts["bytes"] for facts in manifest["files"].values())
     gate = "verified" if verify else "not verified"
     say(f"exported {target}: {size} bytes, {gate}, in {time.monotonic() - began:.1f} s")
 
 
-def tell(root: Path, name: str, manifest: Mapping[str, Any], reporter: Reporter) -> None:
+def report_export(root: Path, name: str, manifest: Mapping[str, Any], reporter: Reporter) -> None:
     """Report a published format: its files, the largest first, and its manifest."""
     target, files = root / EXPORTS / name, manifest["files"]
     verified = {"verified": True} if manifest["verified"] is not None else {}

@@ -138,7 +138,7 @@ class Planner:
             on_gpu=self.room is not None,
         )
 
-    def told(self, found: Try) -> dict[str, Any]:
+    def described(self, found: Try) -> dict[str, Any]:
         """Describe a candidate: its settings and its memory."""
         usage, size = found.usage, found.micro_batch
         sizes = {name: value for name, value in usage._asdict().items() if name != "peak"}
@@ -172,7 +172,7 @@ def plan(config: Config, *, ranks: int, local: int, memory: int | None, bf16: bo
         asked = planner.as_asked()
         change = None
         if planner.fits(asked) is False and (found := planner.cheapest(asked)):
-            change = {"set": _difference(asked, found), **planner.told(found)}
+            change = {"set": _difference(asked, found), **planner.described(found)}
         document = {
             "ranks": world.size,
             "parameters": planner.parameters,
@@ -180,7 +180,7 @@ def plan(config: Config, *, ranks: int, local: int, memory: int | None, bf16: bo
             "memory": memory,
             "room": planner.room,
             "how": "a real step on the CPU" if planner.real else "a step of shapes",
-            "job": planner.told(asked),
+            "job": planner.described(asked),
             "change": change,
         }
     return json.dumps(document, indent=2) + "\n"

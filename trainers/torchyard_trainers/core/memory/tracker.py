@@ -100,18 +100,18 @@ def _of_the_whole(tracker: type[Any]) -> type[Any]:
         sizes: tuple[int, int] = track(self, module, install_grad_hooks and all(learning))
         return sizes
 
-    def begin_anew(self: Any, module: nn.Module) -> None:
+    def begin_again(self: Any, module: nn.Module) -> None:
         """Or a second pass is refused: a rollout has one for each of its times, an evaluation for each batch."""
         if not self._mod_tracker.is_bw and module in self.memory_tracking:
             del self.memory_tracking[module]
 
     def enter(self: Any, module: nn.Module, inputs: Any) -> None:
-        begin_anew(self, module)
+        begin_again(self, module)
         before_pass(self, module, inputs)
 
     def enter_sharded(self: Any, module: Any, gather: Callable[..., Any]) -> Callable[..., Any]:
         gathers = attrgetter("_fsdp_state_pre_forward")(tracker)(self, module, gather)
-        return lambda *inputs, **more: (begin_anew(self, module), gathers(*inputs, **more))[1]
+        return lambda *inputs, **more: (begin_again(self, module), gathers(*inputs, **more))[1]
 
     replaced: dict[str, Any] = {"_update_peak_stats": update, "forget": forget, "paused": False, "beside": ""}
     replaced |= {"_track_module_params_and_buffers": count, "_pre_fw_hook": enter}

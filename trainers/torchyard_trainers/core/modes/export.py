@@ -8,7 +8,7 @@ from torchyard_trainers import registry
 from torchyard_trainers.core import loop
 from torchyard_trainers.core.config import Export
 from torchyard_trainers.core.export import hf
-from torchyard_trainers.core.export.publish import EXPORTS, MANIFEST, export, tell
+from torchyard_trainers.core.export.publish import EXPORTS, MANIFEST, export, report_export
 from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.modes.finish import finish_reading
 from torchyard_trainers.core.modes.load import load_chosen
@@ -42,7 +42,9 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
     if run.config.export is None:
         return metrics
     formats = formats_of(run.config.export)
-    missing = session.world.from_leader(lambda: [name for name in formats if not _told(run, name, work.total_steps)])
+    missing = session.world.from_leader(
+        lambda: [name for name in formats if not _reported_again(run, name, work.total_steps)]
+    )
     if missing:
         _export(session, run, work.total_steps, metrics, missing)
     return metrics
@@ -66,7 +68,7 @@ def _export(session: Session, run: Run, step: int, metrics: Mapping[str, float],
     export(lambda: registry.build(config), session, run.checkpoint_dir, formats, facts, verify=verify)
 
 
-def _told(run: Run, name: str, step: int) -> bool:
+def _reported_again(run: Run, name: str, step: int) -> bool:
     """Whether an earlier round exported these weights; if so, report the export again."""
     try:
         manifest = json.loads((run.checkpoint_dir / EXPORTS / name / MANIFEST).read_text())
@@ -74,5 +76,5 @@ def _told(run: Run, name: str, step: int) -> bool:
         return False
     if not isinstance(manifest, dict) or manifest.get("step") != step:
         return False
-    tell(run.checkpoint_dir, name, manifest, run.reporter)
+    report_export(run.checkpoint_dir, name, manifest, run.reporter)
     return True

@@ -33,12 +33,12 @@ def preflight(run: Run) -> dict[str, float]:
     world = run.world
     run.reporter.phase("init")
     found = [finding for check in CHECKS for finding in check(world, run.checkpoint_dir)]
-    told = world.gather((socket.gethostname(), found))
-    metrics = figures([findings for _, findings in told])
+    reports = world.gather((socket.gethostname(), found))
+    metrics = figures([findings for _, findings in reports])
     run.reporter.metrics(metrics)
-    faults = collect([(rank, host, finding) for rank, (host, findings) in enumerate(told) for finding in findings])
+    faults = collect([(rank, host, finding) for rank, (host, findings) in enumerate(reports) for finding in findings])
     if world.is_main:
-        for finding in told[0][1]:
+        for finding in reports[0][1]:
             say(f"{'ok  ' if not finding.fault else 'FAIL'}  {finding.what}")
     if faults:
         raise as_error(faults)
@@ -48,20 +48,20 @@ def preflight(run: Run) -> dict[str, float]:
     return metrics
 
 
-def figures(told: Sequence[Sequence[Finding]]) -> dict[str, float]:
+def figures(reports: Sequence[Sequence[Finding]]) -> dict[str, float]:
     """Return the worst figure of all ranks by name: rates are as fast as the slowest."""
     merged: dict[str, float] = {}
-    for findings in told:
+    for findings in reports:
         for finding in findings:
             for name, value in finding.figures.items():
                 merged[name] = min(merged.get(name, value), value)
     return merged
 
 
-def collect(told: Sequence[tuple[int, str, Finding]]) -> list[Fault]:
+def collect(reports: Sequence[tuple[int, str, Finding]]) -> list[Fault]:
     """Put the same fault of several ranks together."""
     ranks: dict[tuple[str, str], list[tuple[int, str, Finding]]] = {}
-    for rank, host, finding in told:
+    for rank, host, finding in reports:
         if finding.fault:
             ranks.setdefault((finding.fault, finding.fix), []).append((rank, host, finding))
     return [

@@ -130,7 +130,7 @@ def _all_reduce(world: World, message: Tensor, expected: float) -> tuple[float, 
     return 2 * (world.size - 1) / world.size * MESSAGE_BYTES / each, fault
 
 
-# What a person can mend in the volume or its claim; other errors are the device's.
+# What a person can repair in the volume or its claim; other errors are the device's.
 _MENDED = {
     errno.EACCES: "let the pod's user write there (fsGroup), or choose another claim in checkpoint.volume",
     errno.EPERM: "let the pod's user write there (fsGroup), or choose another claim in checkpoint.volume",
