@@ -213,6 +213,11 @@ def test_lines_in_a_json_file_are_records(tmp_path):
     assert everything(open_rows([str(tmp_path / "a.json")])) == records(3)
 
 
+def test_a_name_that_is_too_long_is_no_file():
+    with pytest.raises(DataError, match="File name too long"):
+        open_rows(["x" * 300 + ".jsonl"])
+
+
 def test_the_name_of_a_dataset_on_the_hub_is_not_taken_for_a_file():
     with pytest.raises(DataError, match=r"name its files: hf://datasets/owner/set/\*\*/\*\.parquet"):
         open_rows(["owner/set"])

@@ -1,5 +1,6 @@
 """Reads byte ranges of a file, on this machine or behind any URL that fsspec understands."""
 
+import errno
 import hashlib
 import os
 import re
@@ -100,7 +101,12 @@ class File:
 
     def _opened(self) -> int:
         """Open a file of this machine; a pipe would be waited for, and a device has no end."""
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+                raise
+            raise DataError(f"{self.url}: {error.strerror}; check the path") from error
         kind = os.fstat(descriptor).st_mode
         if stat.S_ISREG(kind) or stat.S_ISDIR(kind):  # reading a folder says what it is
             return descriptor
