@@ -134,7 +134,7 @@ def test_only_linear_layers_get_adapters(tmp_path):
         ConfigError, match=r"LoRA targets \['embed_tokens'\]: .* is not a linear layer; leave its name out"
     ):
         begun(folder, loraRank=2, loraTargets=["embed_tokens"])
-    with pytest.raises(ConfigError, match=r"the model has no layer 'v_porj'; linear layers are .*v_proj"):
+    with pytest.raises(ConfigError, match=r"the model has no layer 'v_porj'; its linear layers are .*v_proj"):
         begun(folder, loraRank=2, loraTargets=["q_proj", "v_porj"])
 
 
