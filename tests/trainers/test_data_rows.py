@@ -240,6 +240,7 @@ def test_parquet_is_read_by_row_groups_and_keeps_few_of_them(tmp_path, monkeypat
     found = open_rows([str(path)])
     assert [found.row(index)["number"] for index in (99, 0, 50)] == [99, 0, 50]
     assert len(found._kept) <= 2
+    assert found.cached_bytes == sum(table.nbytes for table in found._kept.values()) > 0
     assert found.where(50) == "train.parquet, record 51"
     assert open_rows([str(path)], columns=["text"]).row(6) == {"text": "x" * 6}
     with pytest.raises(DataError, match=r"field 'prompt' is missing; the file has text, number"):

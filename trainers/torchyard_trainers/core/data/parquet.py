@@ -58,6 +58,9 @@ class Parquet:
     """A Parquet file. A record is read with its row group; a process keeps the last ones, up to `CACHED` bytes.
 
     Samples are read in random order, so a file that does not fit there should have row groups of about 1,000 records.
+
+    Attributes:
+        cached_bytes: size of the row groups that are kept.
     """
 
     def __init__(self, file: File, columns: Sequence[str] | None = None) -> None:
@@ -78,14 +81,10 @@ class Parquet:
             raise DataError(f"{file.url}: the file has no records")
         self.fingerprint = file.fingerprint
         self._kept: OrderedDict[int, Any] = OrderedDict()
+        self.cached_bytes = 0  # of the row groups that are kept
 
     def __len__(self) -> int:
         return self._ends[-1]
-
-    @property
-    def cached_bytes(self) -> int:
-        """The size of the row groups that are kept."""
-        return sum(table.nbytes for table in self._kept.values())
 
     def row(self, index: int) -> Row:
         """Return a record."""
@@ -113,6 +112,7 @@ class Parquet:
                     ) from error
                 raise DataError(f"{self._file.url}, row group {number}: {what}; copy the file again") from error
             evict(self._kept, lambda table: table.nbytes)
+            self.cached_bytes = sum(table.nbytes for table in self._kept.values())
         self._kept.move_to_end(number)
         return self._kept[number]
 
