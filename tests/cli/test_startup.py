@@ -18,7 +18,8 @@ PROBE = """
 import json, sys
 from torchyard.cli.main import main
 code = main(sys.argv[1:])
-print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]), file=sys.stderr)
+packages = {".".join(name.split(".")[:parts]) for name in sys.modules for parts in (1, 2)}
+print(json.dumps([code, sorted(packages)]), file=sys.stderr)
 """
 
 
@@ -52,6 +53,7 @@ def test_listing_runs_imports_nothing_that_only_controlling_them_needs(tmp_path,
     assert code == 0
     assert "demo" in text
     assert modules & (HEAVY - {"yaml"} | {"rich", "ctypes", "tempfile"}) == set()
+    assert modules & {f"torchyard.{package}" for package in ("agents", "kubernetes", "sweeps")} == set()
 
 
 def test_the_overview_lists_every_command() -> None:

@@ -18,7 +18,6 @@ from torchyard.local.keeper import stat_fields
 from torchyard.local.record import Running, read
 from torchyard.local.run import Event, RunFolder, events, is_controlled, is_locked, read_run, run_folder
 from torchyard.local.runs import expire_run, list_runs, remove_run, suspend_run
-from torchyard.local.sweeps import is_sweep
 
 if TYPE_CHECKING:
     from torchyard.client.artifacts import Allowance, Artifact
@@ -243,6 +242,8 @@ def find(name: str) -> RunFolder:
     folder = named(name)
     if not folder.job_file.exists():
         import difflib
+
+        from torchyard.local.sweeps import is_sweep
 
         near = difflib.get_close_matches(name, [known.name for known in list_runs()], n=1)
         fix = f"did you mean {near[0]!r}?" if near else "`torchyard ps` lists the runs"
