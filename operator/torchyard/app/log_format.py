@@ -17,7 +17,7 @@ def formatter(kind: LogFormat) -> logging.Formatter:
     """Return the formatter of `--log-format`.
 
     `json`: one object a line with `time`, `level`, `logger`, `message` and the fields of a decision
-    (`reconcile.loop.decision_log`). JSON writes control characters as escapes.
+    (`reconcile.loop.executor`). JSON writes control characters as escapes.
     """
     if kind == "text":
         return SafeFormatter(FORMAT)

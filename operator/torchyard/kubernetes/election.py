@@ -3,7 +3,7 @@
 A leader renews every 2 s and counts itself leader for 9 s from the moment it *sent* the last renewal that succeeded; a
 candidate takes a lease that it has seen unchanged for 13 s. Both measure on their own clock, one that counts while a
 machine sleeps, and never compare times of different machines. So a leader that is cut off or stopped ends its writing
-at least 4 s before its lease can be taken, longer than anything handed to its kernel stays undelivered (client.py).
+at least 4 s before its lease can be taken, longer than anything handed to its kernel stays undelivered (client/api.py).
 A killed leader is replaced within 15 s, one that stops cleanly releases its lease and is replaced within a second.
 
 The Service of the intake follows the leader by a label that the leader sets on its own pod.

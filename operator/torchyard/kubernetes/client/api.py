@@ -35,7 +35,7 @@ CONNECT_SECONDS = 5.0
 REQUEST_SECONDS = 15.0
 SILENCE_SECONDS = 70.0
 # What was handed to the kernel is delivered within this time or never: less than passes between the moment a leader
-# stops writing and the moment its lease can be taken (lease.py).
+# stops writing and the moment its lease can be taken (election.py).
 UNDELIVERED_SECONDS = 3.0
 MAX_ANSWER_BYTES = 256 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
