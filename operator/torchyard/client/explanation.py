@@ -10,7 +10,6 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt, State
 from torchyard.local.run import Event
 from torchyard.reconcile.observed import Pod
-from torchyard.sweeps.trials import role_of
 
 MAX_PODS = 32
 MAX_EVENTS = 10
@@ -64,6 +63,8 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
         flags: what proposed commands repeat to mean this location.
         now: unix seconds.
     """
+    from torchyard.sweeps.trials import role_of
+
     name, status = job.metadata.name, job.status
     sentences = [f"{name} {where} is {status.state or 'not yet looked at'}."]
     trial = role_of(job)

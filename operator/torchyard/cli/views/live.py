@@ -17,19 +17,8 @@ from rich.text import Text
 from torchyard.api.formatting import clean, clip, clock, figure, rate, span
 from torchyard.api.status import Phase, State
 from torchyard.cli.views.curve import draw
-from torchyard.cli.views.snapshot import Snapshot, age, curve_metric, headline
+from torchyard.cli.views.snapshot import STATE_STYLES, Snapshot, age, curve_metric, headline
 
-STATE_STYLES: dict[str, str] = {
-    State.RUNNING: "bold green",
-    State.SUCCEEDED: "bold green",
-    State.FAILED: "bold red",
-    State.RECOVERING: "bold yellow",
-    State.SUSPENDING: "bold yellow",
-    State.TERMINATING: "bold yellow",
-    State.SUSPENDED: "bold yellow",
-    "Interrupted": "bold yellow",
-    "Detached": "bold yellow",
-}
 MAX_WIDTH = 160
 STALE_SECONDS = 30.0  # a rank silent for longer is worth a colour
 BORDER = 2

@@ -12,8 +12,7 @@ from torchyard.api.formatting import addressed, clean, plural, size, span
 from torchyard.api.reasons import NO_REASON
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt, Phase, State
-from torchyard.cli.views.live import STATE_STYLES
-from torchyard.cli.views.snapshot import age, headline, interrupted, progress_words, state_word
+from torchyard.cli.views.snapshot import STATE_STYLES, age, headline, interrupted, progress_words, state_word
 from torchyard.client.backend import Kept
 from torchyard.client.explanation import cause_words, last_lines, next_command
 from torchyard.client.job_details import JobDetails, Processes

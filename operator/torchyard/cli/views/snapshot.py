@@ -19,6 +19,17 @@ if TYPE_CHECKING:
     from torchyard.client.ranks import Rank
     from torchyard.local.run import Event
 
+STATE_STYLES: dict[str, str] = {
+    State.RUNNING: "bold green",
+    State.SUCCEEDED: "bold green",
+    State.FAILED: "bold red",
+    State.RECOVERING: "bold yellow",
+    State.SUSPENDING: "bold yellow",
+    State.TERMINATING: "bold yellow",
+    State.SUSPENDED: "bold yellow",
+    "Interrupted": "bold yellow",
+    "Detached": "bold yellow",
+}
 # The metrics that a workload is trained for, the most important first; of other programs it is the loss.
 HEADLINES = {
     "cvrp": ("cost", "gapPercent", "costNearest", "trainCost"),
