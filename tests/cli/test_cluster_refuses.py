@@ -111,7 +111,7 @@ async def test_submitting_a_job_that_leaves_nothing_behind_reports_it(torchyard,
     words = ("--set", claim) if claim else ()
     async with cluster(torchyard, answer):
         done = await asyncio.to_thread(torchyard, "submit", EXAMPLES / "cvrp.yaml", "-n", "team", *words)
-    assert (done.returncode, "ends with its pods" in done.stderr) == (0, warned), done.stderr
+    assert (done.returncode, "are lost with its pods" in done.stderr) == (0, warned), done.stderr
 
 
 async def test_a_job_comes_from_stdin(torchyard):

@@ -99,7 +99,7 @@ def test_the_options_change_a_job_file_too(here):
         ("run", ["train.sh"], ["torchyard run -- bash train.sh"]),
         ("run", ["job.yaml", "--", "--lr", "1"], ["takes no arguments after `--`", "spec.args"]),
         ("run", ["train.py", "--nodes", "0"], ["--nodes", "'0'"]),
-        ("run", ["train.py", "--env", "NOT_SET_HERE"], ["NOT_SET_HERE is not set here"]),
+        ("run", ["train.py", "--env", "NOT_SET_HERE"], ["NOT_SET_HERE is not set in this environment"]),
         ("run", ["train.py", "--env", "RANK=1"], ["train.py is invalid"]),
         ("submit", ["-m", "pkg.train"], ["must be in the image", "--image IMAGE"]),
         ("submit", ["--", "torchrun", "train.py"], ["must be in the image"]),

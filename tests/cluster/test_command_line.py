@@ -124,7 +124,7 @@ async def test_a_job_without_an_operator_proposes_the_doctor(torchyard, namespac
     await torchyard("submit", EXAMPLE, *SHORT)
     assert f"torchyard doctor -n {namespace}" in (await torchyard("explain", "cvrp")).out
     looked = await torchyard("doctor", "--no-pod", code=1)
-    assert "TrainingJobs are installed" in looked.out
+    assert "the TrainingJob CRD is installed" in looked.out
     assert "FAIL" in looked.out
 
 

@@ -46,7 +46,7 @@ def test_a_suspended_job_has_a_checkpoint_only_where_files_outlive_the_pods(file
     status = world.status
     assert status.state == "Suspended"
     assert (condition(world, "CheckpointReady").status == "True", status.checkpoint is not None) == (files_stay,) * 2
-    assert ("no checkpoint: its files go with its pods" in status.message) is not files_stay
+    assert ("no checkpoint: its files are lost with its pods" in status.message) is not files_stay
     assert ("checkpoint of step 5" in status.message) is files_stay
 
 

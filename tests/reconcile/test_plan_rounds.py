@@ -69,7 +69,7 @@ def test_a_pod_that_outlived_a_lack_of_memory_is_not_blamed_for_it_again():
     world.settle()
     attempt = world.status.attempts[-1]
     assert (attempt.reason, attempt.cause.exit_code) == ("PodFailed", 137)
-    assert "since an earlier round" in attempt.cause.exception
+    assert "because of an earlier round" in attempt.cause.exception
     recover(world, 3)
     world.end_pod(world.at(1), 137, "OOMKilled")  # the new pod's own
     world.settle()

@@ -104,7 +104,7 @@ class JobWatch:
         return (
             ""
             if PLURAL in self._served
-            else "TrainingJobs are not installed: `torchyard crd | kubectl apply --server-side -f -`"
+            else "the TrainingJob CRD is not installed: `torchyard crd | kubectl apply --server-side -f -`"
         )
 
     async def _look_for_sweeps(self) -> None:

@@ -102,8 +102,8 @@ def missing(remote: Remote, error: NotFound) -> TorchYardError:
         return TorchYardError(f"there is no namespace {error.details.name!r} in {remote.context}", "create it first")
     if error.details.kind:
         return TorchYardError(str(error), "it may just have been deleted", FAILED)
-    fix = f"see docs/installation.md; `torchyard doctor{remote.flags}` looks at what is there"
-    return TorchYardError(f"TrainingJobs are not installed in {remote.context}", fix, FAILED)
+    fix = f"see docs/installation.md; `torchyard doctor{remote.flags}` checks the cluster"
+    return TorchYardError(f"the TrainingJob CRD is not installed in {remote.context}", fix, FAILED)
 
 
 def rejected(remote: Remote, error: Rejected) -> TorchYardError:
