@@ -172,6 +172,16 @@ print(torch.__spec__.name, torch.__name__, type(torch.__loader__), type(torch.__
 print([type(finder) for finder in sys.meta_path][-3:])
 print(torch.ones(2).sum().item())
 """
+ASKS = """
+import importlib.util, sys
+for _ in range(2):  # as transformers does before it imports torch
+    spec = importlib.util.find_spec("torch")
+    print(spec.name, spec.origin, spec.cached, spec.has_location, spec.parent, list(spec.submodule_search_locations))
+    print("torch" in sys.modules)
+import torch.nn
+print(torch.ones(2).sum().item(), torch.nn.Linear(1, 1).weight.shape)
+print(importlib.util.find_spec("torch") is torch.__spec__, importlib.util.find_spec("torch.nn").origin)
+"""
 WORKERS = """
 import multiprocessing, os, sys
 def work(number):
@@ -223,6 +233,7 @@ PROGRAMS = {
         }
     ),
     "environment that torch reads": Program({"train.py": ENVIRONMENT}, modes=("plain", "warm", "templated")),
+    "question whether there is torch": Program({"train.py": ASKS}, modes=("plain", "warm", "templated")),
     "one rank ends before its peer": Program({"train.py": PEER}, procs=2, modes=("plain", "warm", "templated")),
     **ENDS,
     **METHODS,

@@ -29,7 +29,7 @@ def hide() -> None:
 
 
 class _Hidden(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the hidden torch, and loads it by putting it back."""
+    """Finds the hidden torch as often as a program asks whether there is one, and loads it by putting it back."""
 
     def __init__(self, modules: Dict[str, Any]) -> None:
         self.modules = modules
@@ -41,14 +41,19 @@ class _Hidden(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     ) -> Optional[importlib.machinery.ModuleSpec]:
         if fullname != "torch":
             return None
-        sys.meta_path.remove(self)
-        return importlib.machinery.ModuleSpec("torch", self, origin=self.spec.origin, is_package=True)
+        spec = importlib.machinery.ModuleSpec("torch", self, origin=self.spec.origin, is_package=True)
+        spec.submodule_search_locations = list(self.spec.submodule_search_locations)
+        spec.cached, spec.has_location = self.spec.cached, True
+        return spec
 
     def create_module(self, _spec: importlib.machinery.ModuleSpec) -> Any:
         return self.modules["torch"]
 
     def exec_module(self, module: ModuleType) -> None:
         module.__spec__ = self.spec
+        if self not in sys.meta_path:
+            return  # another spec of before was loaded already
+        sys.meta_path.remove(self)
         for name, each in self.modules.items():
             sys.modules.setdefault(name, each)
         self._apply(module)
