@@ -38,8 +38,9 @@ def build(target: Path) -> None:
             shutil.copyfile(source, target_file)
         shutil.copyfile(_pynvml(), root / "pynvml.py")
         (root / "__main__.py").write_text(_MAIN, encoding="utf-8")
+        # Of one name, whatever the target is called: archives that replace each other are read by running processes.
         for source in sorted(root.rglob("*.py")):
-            _add_bytecode(source, f"{target.name}/{source.relative_to(root)}")
+            _add_bytecode(source, f"torchyard-agent.pyz/{source.relative_to(root)}")
         for path in root.rglob("*"):
             path.chmod(0o755 if path.is_dir() else 0o644)
             os.utime(path, (_EPOCH, _EPOCH))

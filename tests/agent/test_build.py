@@ -16,14 +16,14 @@ PACKAGE = Path(torchyard_agent.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
-def test_the_same_sources_give_the_same_bytes_wherever_and_whenever_it_is_built(tmp_path):
+def test_the_same_sources_give_the_same_bytes_wherever_whenever_and_under_whatever_name_it_is_built(tmp_path):
     for number, zone in enumerate(("UTC", "Asia/Tokyo")):
         folder = tmp_path / f"far-{number}"
         folder.mkdir()
         code = "import os, sys; os.umask(int(sys.argv[2])); from torchyard_agent.build import main; main([sys.argv[1]])"
         env = {**os.environ, "TZ": zone}
-        subprocess.run([sys.executable, "-c", code, folder / "a.pyz", str(number * 0o27)], check=True, env=env)
-    assert (tmp_path / "far-0/a.pyz").read_bytes() == (tmp_path / "far-1/a.pyz").read_bytes()
+        subprocess.run([sys.executable, "-c", code, folder / f"{number}.pyz", str(number * 0o27)], check=True, env=env)
+    assert (tmp_path / "far-0/0.pyz").read_bytes() == (tmp_path / "far-1/1.pyz").read_bytes()
 
 
 def test_it_holds_the_agent_and_the_installed_pynvml_and_nothing_else(tmp_path):
