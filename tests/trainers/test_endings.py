@@ -63,7 +63,7 @@ def test_asked_to_stop_all_ranks_save_the_same_step_and_exit_75(yard):
     (yard.run_dir / "preempt").touch()
     assert gang.wait() == [75, 75, 75], gang.output()
     saved = {int((yard.run_dir / f"saved.{rank}").read_text()) for rank in range(3)}
-    assert saved == set(yard.committed())
+    assert saved == {yard.committed()[-1]}  # one that was due by time may come before
     assert len(saved) == 1
     assert not list(yard.run_dir.glob("failure.*"))
 
@@ -114,7 +114,7 @@ def test_a_loss_that_is_not_finite_ends_with_66_on_every_rank_before_it_reaches_
     gang = yard.start(config(), world=2)
     assert gang.wait() == [66, 66], gang.output()
     assert "step 4: loss nan" in yard.failure()["message"]
-    assert yard.committed() == [3]
+    assert yard.committed()[-1] == 3
 
 
 def poison(yard):
@@ -312,7 +312,7 @@ def test_plain_torchrun_needs_nothing_but_a_config(tmp_path):
     torchrun = Path(sys.executable).with_name("torchrun")
     command = [torchrun, "--nproc-per-node", "2", "--master-port", str(free_port()), "-m", "torchyard_trainers"]
     done = subprocess.run(
-        [*command, "--config", "config.json"], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [*command, "--config", "config.json"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "checkpoints" / "DONE").exists()
