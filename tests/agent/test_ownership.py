@@ -33,7 +33,7 @@ def test_a_job_of_the_same_name_starts_over_and_finds_what_the_former_ones_left(
         train(folder, uid)
         if number:
             old = folder.with_name(f"cvrp-old-{number}")
-            assert f"moved to {old}, and this job starts over; a built-in trainer goes on" in said
+            assert f"moved to {old}, and this job starts over; a built-in trainer continues" in said
             assert (old / "step-00000300" / "weights").read_text() == ("first", "second")[number - 1]
 
 
