@@ -113,11 +113,27 @@ def explained(error: Exception) -> TorchYardError:
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         return RefusalError(f"{where}{error.strerror or error}", code=FAILED)
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        library = error.name.partition(".")[0]
+        if extra := _extra_of(library):
+            fix = f"pip install 'torchyard[{extra}]'"
+            return RefusalError(f"this needs {library}, which is not installed", fix, FAILED)
     return RefusalError(
         f"internal error: {type(error).__name__}: {error}",
         "run it again with --debug and report what it prints",
         FAILED,
     )
+
+
+def _extra_of(library: str) -> str | None:
+    """Return the smallest extra that installs a library; None: no extra does."""
+    import re
+    from importlib.metadata import requires
+
+    form = re.compile(r"([\w-]+).*; extra == ['\"](.+)['\"]")
+    found = [match.groups() for each in requires(PROGRAM) or () if (match := form.match(each))]
+    sizes = {extra: sum(extra == other for _, other in found) for name, extra in found if name == library}
+    return min(sizes, key=sizes.__getitem__, default=None)
 
 
 def dispatch(words: list[str]) -> int:
