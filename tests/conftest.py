@@ -18,10 +18,14 @@ gc.disable()  # until all tests are collected
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 BEFORE = pytest.StashKey[tuple[float, float]]()
+UNIT = "not e2e and not learning and not cluster"  # as `make test-unit` says it
+NO_UNIT = [Path(__file__).with_name(name) for name in ("cluster", "learning")]  # a conftest.py marks all tests there
 
 
 def pytest_ignore_collect(collection_path, config):
-    """Where only end-to-end tests run, do not import files that have none: their tables take seconds to build."""
+    """Do not import files of which a tier runs nothing: their imports and tables take seconds in each process."""
+    if config.option.markexpr == UNIT and collection_path in NO_UNIT:
+        return True
     if config.option.markexpr != "e2e" or collection_path.suffix != ".py" or collection_path.name == "conftest.py":
         return None
     return "pytest.mark.e2e" not in collection_path.read_text(encoding="utf-8") or None

@@ -4,10 +4,18 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
 SEEDS = range(1, int(os.environ.get("SEEDS", "1")) + 1)
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.learning)
 
 
 @pytest.fixture

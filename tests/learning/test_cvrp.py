@@ -4,8 +4,6 @@ from typing import NamedTuple
 
 import pytest
 
-pytestmark = pytest.mark.learning
-
 
 class Size(NamedTuple):
     """Standard instances: what greedy tours of a trained model may take, and what nearest neighbour takes."""

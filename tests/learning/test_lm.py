@@ -2,8 +2,6 @@
 
 import pytest
 
-pytestmark = pytest.mark.learning
-
 
 def test_supervised_fine_tuning_reverses_letters_with_every_seed(learn):
     found = learn("lm")

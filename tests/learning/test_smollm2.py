@@ -11,8 +11,6 @@ import pytest
 from hack import demo_lm, smollm2
 from hack.locked_packages import UnavailableError
 
-pytestmark = pytest.mark.learning
-
 TRAINED, HELD_OUT, LONGEST = 64, 8, 16
 
 

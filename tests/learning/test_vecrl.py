@@ -7,8 +7,6 @@ steps reach 14 and more.
 
 import pytest
 
-pytestmark = pytest.mark.learning
-
 
 @pytest.mark.parametrize(
     ("params", "measure", "threshold"),

@@ -3,10 +3,6 @@
 Of the 1400 steps of the preset 950 are enough: seeds 1 to 3 then reach the named object in 98 to 100 % of the episodes.
 """
 
-import pytest
-
-pytestmark = pytest.mark.learning
-
 
 def test_a_policy_reaches_the_object_that_the_instruction_names_with_every_seed(learn):
     found = learn("vla", steps=950)

@@ -4,10 +4,6 @@ A policy that acts at random reaches the can in a fifth of the episodes. After 4
 the greedy ones must succeed, after 61,440 steps 85 %.
 """
 
-import pytest
-
-pytestmark = pytest.mark.learning
-
 
 def test_a_policy_that_sees_a_can_learns_to_reach_it_with_every_seed(learn):
     found = learn("vlm", logEvery=80)

@@ -32,7 +32,8 @@ ROUTES = {
     "baselineInstances": 32,
 }
 FEW = {**ROUTES, "batch": 4, "evalInstances": 250}  # instances of a step, beside many of an evaluation
-ONCE = {"epochs": 1}  # further epochs of the same minibatches take as much memory
+# Of a rollout, memory grows with each time step alike, and further epochs of the same minibatches take no more.
+ONCE = {"epochs": 1, "minibatches": 2}
 PLAYED = {"environmentSteps": 128, "horizon": 32, "environments": 4}
 BETWEEN, ROLLOUT = "evaluation between steps", "rollout before a step"
 SAMPLED = [{"method": "grpo"}, {"method": "ppo"}]
@@ -117,13 +118,13 @@ def foretold(config):
         ("cvrp", {**ROUTES, "baseline": "critic"}, {"precision": "fp32", "microBatchSize": 16}),
         ("cvrp", {**ROUTES, "baseline": "rollout"}, {"precision": "fp32", "microBatchSize": 16}),
         ("cvrp", {**ROUTES, "baseline": "ema"}, {"precision": "fp32", "microBatchSize": 8}),
-        ("vecrl", {"environment": "cartpole", **ONCE}, {"precision": "fp32", "microBatchSize": 128}),
+        ("vecrl", {"environment": "cartpole", **ONCE, "horizon": 32}, {"precision": "fp32", "microBatchSize": 128}),
         (
             "vecrl",
-            {"environment": "cartpole", "width": 512, "environments": 32, **ONCE},
+            {"environment": "cartpole", "width": 512, "environments": 32, **ONCE, "horizon": 32},
             {"precision": "fp32", "microBatchSize": 32},
         ),
-        ("vecrl", {"environment": "snake", **ONCE}, {"precision": "bf16", "microBatchSize": 64}),
+        ("vecrl", {"environment": "snake", **ONCE, "horizon": 8}, {"precision": "bf16", "microBatchSize": 64}),
         ("vecrl", {"environment": "bandit", **ONCE}, {"precision": "fp32", "microBatchSize": 64}),
         *(
             ("lm", {"batch": 32, "evalSamples": 8, **params}, {"precision": "fp32", "microBatchSize": 16})
@@ -171,7 +172,10 @@ def test_where_generation_takes_most_the_forecast_is_within_a_tenth_of_it():
             ("cvrp", {**ROUTES, "baseline": name}, "a step of shapes")
             for name in ("rollout", "shared", "ema", "critic")
         ),
-        *(("vecrl", {"environment": name}, "a real step on the CPU") for name in ("cartpole", "snake", "bandit")),
+        *(
+            ("vecrl", {"environment": name, "horizon": 8}, "a real step on the CPU")
+            for name in ("cartpole", "snake", "bandit")
+        ),
         *(("lm", {"batch": 32, "evalSamples": 8, **params}, "a step of shapes") for params in METHODS),
         ("vla", {"batch": 16, "evalSamples": 8, "evalEpisodes": 8}, "a step of shapes"),
         ("vlm", {"environments": 8, "evalEpisodes": 8}, "a step of shapes"),

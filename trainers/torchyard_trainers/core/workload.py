@@ -92,6 +92,7 @@ class Workload(Protocol):
     average_decay: float | None = None  # of an exponential moving average of the weights; see `evaluate`
     save_every: int = 1  # checkpoints only after steps that are multiples of it: a rollout lasts that many steps
     planned_step: int = 0  # the step that takes most memory, which a forecast is made of
+    reads_values: bool = False  # of tensors, between steps: a forecast needs real ones, and does not try shapes first
     pretrained: Pretrained | None = None  # a Hugging Face folder: weights for the model that `build` makes without them
     deferred: bool = False  # `build` makes a model without weights, also without `pretrained`; see `initialize`
     entry_points: Sequence[str] = ()  # methods of the model, besides `forward`, that need its whole parameters

@@ -44,6 +44,7 @@ class VecRL(Workload):
         self.eval_every = settings.eval_every * settings.steps_per_rollout
         self.max_grad_norm = settings.max_grad_norm
         self.save_every = settings.steps_per_rollout
+        self.reads_values = True  # the facts of a rollout, before its first step
         own = ("environment", "seed", "horizon", "epochs", "minibatches", "policies", "grid", "agents", "food", "arms")
         own += ("max_episode_steps",) if settings.max_episode_steps is not None else ()
         self.identity: Mapping[str, str | int | float] = {

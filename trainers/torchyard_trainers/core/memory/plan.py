@@ -66,7 +66,7 @@ class Planner:
         self.tokens = config.parallelism.micro_batch_tokens
         packing = packing_of(work.source, self.tokens, divisible=self.divisible)
         self.packed = len(packing.micro_batches(ids_of_step(work, 0), world.size, 0)) if packing is not None else None
-        self.real = False
+        self.real = work.reads_values
         self._usages: dict[tuple[object, ...], Usage] = {}
 
     def as_asked(self) -> Try:
