@@ -20,6 +20,9 @@ from torchyard_trainers.core.step import optimize
 from torchyard_trainers.core.weights import built, fill, is_deferred
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
+from torchyard_trainers.rl.evaluation import STEPS_AT_ONCE
+from torchyard_trainers.vecrl.cartpole import CartPole
+from torchyard_trainers.vecrl.snake import Snake
 
 ROUTES = {
     "customers": 8,
@@ -98,6 +101,13 @@ def _as_on_a_gpu(monkeypatch):
     monkeypatch.setattr("torchyard_trainers.cvrp.policy.can_sync", lambda _: False)
 
 
+@pytest.fixture(autouse=True)
+def _short_episodes(monkeypatch):
+    """A long episode takes no more memory than one of two parts."""
+    for environment in (CartPole, Snake):
+        monkeypatch.setattr(environment, "limit", 2 * STEPS_AT_ONCE)
+
+
 def foretold(config):
     with imagined_world(1, 1) as world:
         return Planner(config, world, None).as_asked().usage
@@ -154,6 +164,13 @@ def test_where_an_evaluation_takes_most_the_forecast_is_within_a_tenth_of_that(n
     usage = foretold(config)
     assert (usage.peak, usage.gradients) == (BETWEEN, 0)
     assert usage.total == pytest.approx(taken(config), rel=0.1)
+
+
+def test_a_rollout_is_played_once_and_of_an_evaluation_what_takes_most(monkeypatch):
+    played, step = [], Snake.step
+    monkeypatch.setattr(Snake, "step", lambda *words: played.append(None) or step(*words))
+    foretold(config_of("vecrl", {"environment": "snake", "horizon": 8}, {"microBatchSize": 64}))
+    assert len(played) == 8 + STEPS_AT_ONCE
 
 
 def test_where_generation_takes_most_the_forecast_is_within_a_tenth_of_it():

@@ -9,6 +9,7 @@ from torchyard_trainers.core.flag import Flag
 
 _GPU = Flag()
 _SHAPES = Flag()
+_MEMORY = Flag()
 
 
 def can_sync(tensor: Tensor) -> bool:
@@ -29,6 +30,16 @@ def as_shapes(*, wanted: bool) -> AbstractContextManager[None]:
 def only_shapes() -> bool:
     """Whether tensors have no values: what depends on them is taken to be as large as it can be."""
     return _SHAPES.on
+
+
+def for_memory() -> AbstractContextManager[None]:
+    """Count nothing inside a `with` block but the memory that code takes: for the forecast of a step."""
+    return _MEMORY.set(on=True)
+
+
+def only_memory() -> bool:
+    """Whether what repeats itself in the same memory may end after it was done once."""
+    return _MEMORY.on
 
 
 def works_on_cpu(tensor: Tensor) -> bool:

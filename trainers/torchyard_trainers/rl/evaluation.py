@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from torchyard_trainers.core.device import can_sync
+from torchyard_trainers.core.device import can_sync, only_memory
 from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.graphs import Graphed
 from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
@@ -96,7 +96,7 @@ class Evaluator:
                 evaluation_draws(ids, first, steps, environment.draws),
                 gumbel(evaluation_keys(ids, first, steps, choices, "actions")) if sampled else None,
             )
-            if self._everywhere(bool(episodes.over.all())):
+            if self._everywhere(bool(episodes.over.all())) or only_memory():
                 break
         return torch.stack([environment.quality(episodes.total, episodes.died), episodes.steps], -1)
 

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_leaves
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.data.packing import packing_of
-from torchyard_trainers.core.device import as_on_gpu, as_shapes
+from torchyard_trainers.core.device import as_on_gpu, as_shapes, for_memory
 from torchyard_trainers.core.memory.limits import IN_TENSORS
 from torchyard_trainers.core.memory.micro_batches import divisible
 from torchyard_trainers.core.memory.tracker import KINDS, OFFLOADED, tracker_of, tracking
@@ -126,7 +126,7 @@ def forecast(
     mode: AbstractContextManager[Any] = nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True)
     mesh = mesh_of(strategy, world) if strategy in SHARDED else None
     try:
-        with mode, as_shapes(wanted=not real), warnings.catch_warnings(action="ignore"):
+        with mode, as_shapes(wanted=not real), for_memory(), warnings.catch_warnings(action="ignore"):
             return _measure(
                 make(),
                 world,
