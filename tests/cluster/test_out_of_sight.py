@@ -28,7 +28,7 @@ async def test_a_pod_whose_label_is_taken_away_goes_before_another_one_comes(api
     await until(replaced, why=lambda: f"pods: {sorted(seen)}")
     (first, *_) = (await jobs.status("bare"))["attempts"]
     assert (first["reason"], first["cause"]["pod"]) == ("PodLost", "bare-0-0")
-    assert "its label torchyard.dev/job-uid was taken away" in first["cause"]["exception"]
+    assert "its label torchyard.dev/job-uid was removed" in first["cause"]["exception"]
 
 
 async def test_a_gang_that_trains_unheard_is_said_to_and_shown_with_its_last_figures(api, namespace, make_operator):

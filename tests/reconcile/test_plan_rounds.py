@@ -39,7 +39,7 @@ def test_a_round_waits_for_the_answer_about_a_pod_that_vanished_and_then_names_t
     world.pods[uid] = replace(world.pods[uid], deleting=True, unconfirmed=True)
     assert not of(CreatePod, world.step()), "its containers may run"
     assert (world.status.state, world.status.attempts[-1].end_time) == ("Running", None)
-    why = "its label was taken away"
+    why = "its label was removed"
     world.pods[uid] = replace(world.pods[uid], unconfirmed=False, reason="PodLost", message=why)
     assert not of(CreatePod, world.step())
     assert (world.status.attempts[-1].reason, world.status.attempts[-1].cause.exception) == ("PodLost", why)
