@@ -39,7 +39,7 @@ def sweep(tmp_path, monkeypatch):
     return read_sweep({"metadata": {"name": "tune"}, "spec": spec})
 
 
-async def train(folder, *, on_change, stop, kill):
+async def train(folder, *, on_change, stop, kill, templates):
     """Stand for a run: a job that reaches one rung a turn, saves when it is asked to, and keeps all it has on disk."""
     with control(folder):
         while True:

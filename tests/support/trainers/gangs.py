@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from torchyard.api.values import BUILT_IN
 from torchyard_agent.workers.ports import ReservedPort
 from torchyard_trainers.core.parameters import METRICS
 
@@ -202,7 +203,7 @@ class Yard:
         """Lines of the curves; a built-in workload says beforehand what they have, and sweeps rely on that."""
         found = [json.loads(line) for line in (self.checkpoints / "metrics.jsonl").read_text().splitlines()]
         trainer = json.loads((self.root / f"config-{self.rounds}.json").read_text())["trainer"]["name"]
-        if ":" not in trainer:
+        if trainer in BUILT_IN:
             of_workload = import_module(f"torchyard_trainers.{trainer}.params").METRICS
             assert {name for line in found for name in line} <= {"step", *METRICS, *of_workload, *RATES}
         return found
