@@ -22,7 +22,7 @@ pytestmark = pytest.mark.e2e
 
 UID = "12345678-1234-1234-1234-123456789012"
 KEEPER = "import os, sys; os.waitpid(int(sys.argv[-1]), 0)"
-# In the place of an agent: it asks its zygote for what it is told, and writes down what it hears and is.
+# In place of an agent: it sends the environment of its arguments to its zygote, and writes the answer to a file.
 AGENT = """
 import json, os, signal, sys
 from pathlib import Path

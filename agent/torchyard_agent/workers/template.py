@@ -48,7 +48,7 @@ def execute(listening: str, owner: str, settings: Settings) -> NoReturn:
     """Become the template, in the environment and on the interpreter that zygotes of such pods have.
 
     Args:
-        listening: descriptor of the listening socket, in a folder of its own: `settings.run_dir`.
+        listening: descriptor of the listening socket, in a private folder: `settings.run_dir`.
         owner: pidfd of the process that it ends with.
         settings: of one of the pods.
     """

@@ -81,5 +81,5 @@ def variable(flag: str) -> str:
 
 
 def environment(flag: str) -> str | None:
-    """Return the value of a flag in the environment; None: there is none."""
+    """Return the value of a flag in the environment; None if it is not set."""
     return os.environ.get(variable(flag)) or None

@@ -38,7 +38,7 @@ _LAUNCHER_NAMES = frozenset({
 def programs_of_shell() -> Path:
     """Return the folder of the `torchrun` that the shell would start; TorchYard's own where it would start none.
 
-    TorchYard may be installed in an environment of its own, beside the active one that has the user's libraries.
+    TorchYard may be installed in another environment than the active one, which has the user's libraries.
     """
     found = shutil.which("torchrun")
     return Path(found).absolute().parent if found else OWN_PROGRAMS

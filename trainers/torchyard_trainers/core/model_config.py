@@ -22,7 +22,7 @@ _LAYERS = re.compile(r"(^|_)(layers|depths?|experts|blocks)$|^n_layer$", re.IGNO
 _NOT_SIZES = re.compile(r"theta|base|token_id|_length$|^seed$", re.IGNORECASE)
 MAX_BUFFER_BYTES = 2**30
 GGUF = "*.gguf"
-_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _POINTER = b"version https://git-lfs"
 
 
@@ -51,7 +51,7 @@ def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
 def _other_than_folder(folder: Path) -> str:
     """Return what a path is that is no folder of a model, and what to do; "" if it may be one."""
     if not folder.exists():
-        if _ON_HUB.fullmatch(str(folder)):
+        if is_hub_id(str(folder)):
             return f"does not exist; if it is a model of the Hugging Face Hub, hf download {folder} --local-dir FOLDER"
         return "does not exist; check the path, and that every pod can read it"
     if folder.suffix == ".gguf" or (folder.is_dir() and not (folder / "config.json").exists() and _first(folder, GGUF)):
@@ -65,6 +65,11 @@ def _other_than_folder(folder: Path) -> str:
     if _first(folder, "model*.safetensors"):
         return "has weights and adapters to them; merge them with peft (merge_and_unload), or move the adapters away"
     return ""
+
+
+def is_hub_id(text: str) -> bool:
+    """Return whether a text has the form of an id of the Hugging Face Hub, `OWNER/NAME`."""
+    return _HUB_ID.fullmatch(text) is not None
 
 
 def other_weights(folder: Path) -> str:

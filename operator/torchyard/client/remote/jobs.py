@@ -51,15 +51,28 @@ async def get(remote: Remote, name: str) -> Document:
 
 async def get_all(remote: Remote, *, everywhere: bool) -> list[Document]:
     """Return the jobs of the namespace, or of all namespaces."""
+    return await get_pages(remote, jobs_path(None if everywhere else remote.namespace))
+
+
+async def get_pages(remote: Remote, path: str, **selectors: str) -> list[Document]:
+    """Return the objects of a collection, read in pages.
+
+    Args:
+        remote: the cluster.
+        path: of the collection.
+        selectors: parameters of the query, such as `labelSelector`.
+
+    Raises:
+        NotFound: the collection does not exist.
+    """
     found: list[Document] = []
-    params = {"limit": PAGE}
+    params = {**selectors, "limit": PAGE}
     while True:
-        path = jobs_path(None if everywhere else remote.namespace)
         page = _document(await remote.api.request("GET", path, params=params, timeout=60.0))
         found += page.get("items") or []
         if not (following := page.get("metadata", {}).get("continue")):
             return found
-        params = {"limit": PAGE, "continue": following}
+        params = {**params, "continue": following}
 
 
 async def create(remote: Remote, document: Mapping[str, Any]) -> Document:

@@ -10,7 +10,7 @@ from torchyard.api.resource import GROUP, VERSION, TrainingJob
 from torchyard.api.validation.parse import metadata_of
 from torchyard.client.backend import logged
 from torchyard.client.errors import NotFoundError, TorchYardError
-from torchyard.client.remote.jobs import jobs_path, typed
+from torchyard.client.remote.jobs import get_pages, jobs_path, typed
 from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.kubernetes.client.errors import NotFound
@@ -20,7 +20,6 @@ from torchyard.sweeps.resource import PLURAL, SWEEP_UID, TrainingSweep
 from torchyard.sweeps.trials import trial_of
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-PAGE = "500"
 
 
 def sweeps_path(remote: Remote, name: str = "") -> str:
@@ -54,39 +53,26 @@ async def get(remote: Remote, name: str) -> TrainingSweep:
 
 async def listed(remote: Remote) -> list[TrainingSweep]:
     """Return the sweeps of the namespace by name; a notice names those that cannot be read."""
+    try:
+        documents = await get_pages(remote, sweeps_path(remote))
+    except NotFound as error:
+        raise missing(remote, "", error) from error
     found: list[TrainingSweep] = []
-    params = {"limit": PAGE}
-    while True:
-        try:
-            answer = await remote.api.request("GET", sweeps_path(remote), params=params, timeout=60.0)
-        except NotFound as error:
-            raise missing(remote, "", error) from error
-        page = msgspec.json.decode(answer)
-        for sweep in map(parse_sweep, page.get("items") or []):
-            if isinstance(sweep, InvalidSweep):
-                logged(f"sweep {sweep.metadata.name} is invalid: {sweep.problem}")
-            elif sweep is not None:
-                found.append(sweep)
-        following = page.get("metadata", {}).get("continue")
-        if not following:
-            return sorted(found, key=lambda sweep: sweep.metadata.name)
-        params = {"limit": PAGE, "continue": following}
+    for sweep in map(parse_sweep, documents):
+        if isinstance(sweep, InvalidSweep):
+            logged(f"sweep {sweep.metadata.name} is invalid: {sweep.problem}")
+        elif sweep is not None:
+            found.append(sweep)
+    return sorted(found, key=lambda sweep: sweep.metadata.name)
 
 
 async def trials(remote: Remote, sweep: TrainingSweep) -> dict[int, TrainingJob]:
     """Return the jobs of a sweep's trials by number; a job that no operator created as a trial does not count."""
     provenance = TrialProvenance()
-    found: dict[int, TrainingJob] = {}
-    params = {"labelSelector": f"{SWEEP_UID}={sweep.metadata.uid}", "limit": PAGE}
-    while True:
-        answer = await remote.api.request("GET", jobs_path(remote.namespace), params=params, timeout=60.0)
-        page = msgspec.json.decode(answer)
-        jobs = [typed(each) for each in page.get("items") or [] if _is_trial(provenance, sweep, each)]
-        found |= {trial_of(job).record.number: job for job in jobs}
-        following = page.get("metadata", {}).get("continue")
-        if not following:
-            return found
-        params = {**params, "continue": following}
+    selector = f"{SWEEP_UID}={sweep.metadata.uid}"
+    documents = await get_pages(remote, jobs_path(remote.namespace), labelSelector=selector)
+    jobs = [typed(each) for each in documents if _is_trial(provenance, sweep, each)]
+    return {trial_of(job).record.number: job for job in jobs}
 
 
 def _is_trial(provenance: TrialProvenance, sweep: TrainingSweep, document: Mapping[str, Any]) -> bool:

@@ -64,7 +64,7 @@ class Informer(Generic[T, S]):
         path: of the collection, `/api/v1/pods` or of one namespace.
         of: what to decode an object as.
         read: what to keep of it; None: nothing, it is not ours.
-        changed: called with the former and the new entry; None: there is none.
+        changed: called with the former and the new entry, None where it does not exist.
         selector: of labels.
         jitter: a factor in [0, 1), drawn for every delay.
     """

@@ -1,7 +1,6 @@
 """Opens files of records by their names."""
 
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from torchyard_trainers.core.data.parquet import Parquet
 from torchyard_trainers.core.data.rows import Rows
 from torchyard_trainers.core.data.tokens import TokenWindows
 from torchyard_trainers.core.exits import DataError
+from torchyard_trainers.core.model_config import is_hub_id
 
 RECORDS = (".jsonl", ".ndjson", ".parquet", ".pq")
 # What other kinds of files have to become, by suffix.
@@ -22,7 +22,6 @@ _CONVERT = {
     **dict.fromkeys((".zip", ".tar", ".tgz"), "unpack it"),
     **dict.fromkeys((".gz", ".zst", ".bz2", ".xz"), "decompress it"),
 }
-_ON_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def open_rows(
@@ -67,7 +66,7 @@ def _open(file: File, window: int | None, dtype: str, columns: Sequence[str] | N
     if ".jsonl" in name or ".ndjson" in name or name.endswith(".json"):
         return JsonLines(file)
     fix = _CONVERT.get(Path(name).suffix, "convert it to JSON lines or Parquet")
-    if _ON_HUB.fullmatch(file.url) and not Path(file.url).exists():
+    if is_hub_id(file.url) and not Path(file.url).exists():
         fix = f"if it is a dataset of the Hugging Face Hub, name its files: hf://datasets/{file.url}/**/*.parquet"
     raise DataError(f"{file.url}: expected a file whose name ends with .jsonl, .parquet, .bin or .npy; {fix}")
 
@@ -79,7 +78,7 @@ def _in_folder(url: str) -> list[str]:
         DataError: the folder has none.
     """
     folder = Path(url)
-    if "://" in url or not os.path.isdir(url):  # noqa: PTH112 - a name that is too long is none
+    if "://" in url or not os.path.isdir(url):  # noqa: PTH112 - False also for a name that is too long
         return [url]
     if found := sorted(str(each) for each in folder.iterdir() if each.name.lower().endswith(RECORDS)):
         return found
