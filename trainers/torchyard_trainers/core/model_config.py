@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from torchyard_trainers.core.data.files import is_hub_id
 from torchyard_trainers.core.exits import ConfigError
 
 M = TypeVar("M", bound=nn.Module)
@@ -22,7 +23,6 @@ _LAYERS = re.compile(r"(^|_)(layers|depths?|experts|blocks)$|^n_layer$", re.IGNO
 _NOT_SIZES = re.compile(r"theta|base|token_id|_length$|^seed$", re.IGNORECASE)
 MAX_BUFFER_BYTES = 2**30
 GGUF = "*.gguf"
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _POINTER = b"version https://git-lfs"
 
 
@@ -65,11 +65,6 @@ def _other_than_folder(folder: Path) -> str:
     if _first(folder, "model*.safetensors"):
         return "has weights and adapters to them; merge them with peft (merge_and_unload), or move the adapters away"
     return ""
-
-
-def is_hub_id(text: str) -> bool:
-    """Return whether a text has the form of an id of the Hugging Face Hub, `OWNER/NAME`."""
-    return _HUB_ID.fullmatch(text) is not None
 
 
 def other_weights(folder: Path) -> str:

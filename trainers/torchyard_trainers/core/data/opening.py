@@ -4,14 +4,13 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchyard_trainers.core.data.files import File, expand
+from torchyard_trainers.core.data.files import File, expand, is_hub_id
 from torchyard_trainers.core.data.jsonl import JsonLines
 from torchyard_trainers.core.data.mixture import Concatenated
 from torchyard_trainers.core.data.parquet import Parquet
 from torchyard_trainers.core.data.rows import Rows
 from torchyard_trainers.core.data.tokens import TokenWindows
 from torchyard_trainers.core.exits import DataError
-from torchyard_trainers.core.model_config import is_hub_id
 
 RECORDS = (".jsonl", ".ndjson", ".parquet", ".pq")
 # What other kinds of files have to become, by suffix.
