@@ -12,7 +12,6 @@ Starting is the same for both, and an evaluation takes longer than all of the tr
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from spent import spent
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "torchyard.cli.main"]
@@ -130,14 +130,6 @@ def output(argv: list[str]) -> str:
     if done.returncode:
         raise SystemExit(f"{' '.join(argv)}:\n{done.stderr}")
     return done.stdout
-
-
-def spent(argv: list[str]) -> tuple[float, float]:
-    """Run a command to its end; return its wall time and the processor time of all processes that it waited for."""
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.monotonic() - begun, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 if __name__ == "__main__":

@@ -2,23 +2,22 @@
 
     python benchmarks/sweep_overhead.py [TRIALS] [TURNS]
 
-Both take turns. Processor time is compared, of the command and all processes that it waited for: a busy machine changes
-wall time. A job does next to nothing, so that the cost of a sweep does not drown in the noise of training; it is shown
-in seconds for a trial, and as the share of a trial that computes for a minute.
+Both take turns. Processor time is compared, of the command and all that it starts: a busy machine changes wall time. A
+job does next to nothing, so that the cost of a sweep does not drown in the noise of training; it is shown in seconds
+for a trial, and as the share of a trial that computes for a minute.
 """
 
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import yaml
+from spent import spent
 
 COMMAND = [sys.executable, "-m", "torchyard.cli.main"]
 MINUTE = 60.0
@@ -81,15 +80,6 @@ def write(file: Path, kind: str, name: str, spec: dict[str, Any]) -> Path:
     document = {"apiVersion": "torchyard.dev/v1alpha1", "kind": kind, "metadata": {"name": name}, "spec": spec}
     file.write_text(yaml.safe_dump(document))
     return file
-
-
-def spent(argv: list[str]) -> tuple[float, float]:
-    """Run a command to its end; return its wall time and the processor time of all processes that it waited for."""
-    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    subprocess.run(argv, check=True, capture_output=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.monotonic() - begun, used
 
 
 if __name__ == "__main__":

@@ -241,6 +241,21 @@ async def test_the_deadline_saves_and_stops_and_the_best_counts():
     assert all(job["status"]["state"] != "Running" for job in world.trials())
 
 
+async def test_a_target_ends_the_sweep_wherever_the_operator_is_killed():
+    goal = {**MANY, "objective": {"metric": "score", "goal": "maximize", "target": 0.5}, "parallelTrials": 1}
+    calm = await undisturbed(**goal)
+    status = calm.sweep()["status"]
+    assert (status["state"], status["reason"]) == ("Succeeded", "TargetReached")
+    assert status["best"]["value"] >= 0.5
+    assert len(calm.trials()) < goal["maxTrials"]
+    assert all(job["status"]["state"] in {"Succeeded", "Suspended"} for job in calm.trials())
+    for number in range(len(calm.writes)):
+        wild = World(**goal)
+        wild.kill_at = number
+        await wild.until_over()
+        assert wild.decisions() == calm.decisions(), number
+
+
 async def test_a_sweep_that_has_ended_is_deleted_after_its_time_to_live():
     world = World(ttlAfterFinished="10m")
     await world.until_over()

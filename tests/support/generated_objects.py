@@ -166,13 +166,13 @@ def _spoil(at: dict[str, Any], schema: Schema, chance: random.Random) -> None:
     below = [
         name
         for name, value in at.items()
-        if isinstance(value, dict) and "properties" in schema["properties"].get(name, {})
+        if isinstance(value, dict) and "properties" in schema.get("properties", {}).get(name, {})
     ]
     if below and chance.random() < 0.6:
         name = chance.choice(below)
         _spoil(at[name], schema["properties"][name], chance)
         return
-    names = [*schema["properties"], *at, "unknown"]
+    names = [*schema.get("properties", {}), *at, "unknown"]
     name = chance.choice(names)
     value = at.get(name)
     if isinstance(value, list) and value and chance.random() < 0.5:
@@ -269,6 +269,11 @@ NEAR_SWEEPS: tuple[dict[str, Any], ...] = (
         }
         for path, values in (("trainer.params.x", [1]), ("trainer.params.x", [3]), ("trainer.params.z", [1]))
     ),
+    *(
+        {"parameters": [PARAMETERS[0]], "firstTrials": points, **more}
+        for points in ([{}], [{"trainer.params.lr": 0.001}] * 3, [{"trainer.params.lr": 9}], [{"nodes": 1}])
+        for more in ({}, {"maxTrials": 2}, {"algorithm": {"name": "grid"}})
+    ),
     *({"algorithm": {"name": name}, "maxTrials": 1000} for name in ("grid", "cmaes", "gp", "random")),
     *({"earlyStopping": {"name": name, "firstPercent": 90, "factor": 10}} for name in ("asha", "hyperband", "median")),
     *(
@@ -298,6 +303,8 @@ def _sweep(chance: random.Random) -> dict[str, Any]:
         "parameters": copy.deepcopy(known or [PARAMETERS[5]]),
         "jobTemplate": {"spec": template},
     }
+    if "firstTrials" in spec:
+        spec["firstTrials"] = [{}]
     if chance.random() < 0.3:
         spec |= copy.deepcopy(chance.choice(NEAR_SWEEPS))
     for _ in range(chance.choice((0, 0, 1, 1, 2))):

@@ -232,6 +232,26 @@ def test_suspended_trials_go_on_with_their_sweep():
     assert decide(world.spec, list(world.trials.values())) == [Resume(number=0), Resume(number=1)]
 
 
+@pytest.mark.parametrize(
+    ("goal", "target", "reached"),
+    [("maximize", 0.9, True), ("maximize", 1.1, False), ("minimize", 0.9, True), ("minimize", 0.8, False)],
+)
+@pytest.mark.parametrize("expired", [True, False])
+def test_a_target_that_is_reached_stops_what_runs_and_ends_the_sweep(goal, target, reached, expired):
+    world = World(sweep(trials=9, goal=goal, failed=0))
+    world.spec = replace(world.spec, objective=replace(world.spec.objective, target=target))
+    world.turn()
+    good = replace(world.trials[1], state=State.SUCCEEDED, metrics={"score": 0.9})
+    trials = [world.trials[0], good]
+    actions = decide(world.spec, trials, expired=expired)
+    assert actions[0] == Stop(number=0, values={}) if reached or expired else isinstance(actions[0], Create)
+    if reached:
+        at_rest = replace(world.trials[0], state=State.FAILED)
+        (end,) = decide(world.spec, [at_rest, good], expired=expired)
+        assert (end.state, end.reason) == ("Succeeded", "TargetReached"), "neither a deadline nor a failure counts more"
+        assert end.message == "trial 1 reached objective.target 0.9 with 0.9."
+
+
 @pytest.mark.parametrize("expired", [True, False])
 def test_a_deadline_stops_what_runs_and_then_ends(expired):
     world = World(sweep(trials=9, stopping=""))

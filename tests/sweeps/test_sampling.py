@@ -68,6 +68,22 @@ def test_results_decide_and_nothing_else(algorithm):
     assert run(spec_of(algorithm, seed=2), 3)[0] != past[:3]
 
 
+@pytest.mark.parametrize("algorithm", ["tpe", "random", "cmaes"])
+def test_the_first_trials_have_the_parameters_that_were_given(algorithm):
+    given = [{X: 0.03, KIND: "b", N: 7}, {X: 0.5}, {KIND: "b"}, {}]
+    spec = replace(spec_of(algorithm), first_trials=given)
+    past, outcomes = run(spec, 16)
+    assert past[0].parameters == given[0]
+    assert past[1].parameters[X] == 0.5
+    assert past[2].parameters[KIND] == "b"
+    assert N in past[2].parameters, "what is left out is chosen, and exists where its conditions hold"
+    for each in past:
+        assert suggest(spec, each.number, each.basis, outcomes[: each.basis], past[: each.number]) == each.parameters
+    others = replace(spec, first_trials=[{X: 0.9, KIND: "a"}])
+    if algorithm == "tpe":
+        assert run(others, 16)[0][-1] != past[-1], "the algorithm learns from them"
+
+
 def test_tpe_learns():
     """Over the second half of five sweeps, against random search."""
     losses = {

@@ -175,7 +175,7 @@ def _object(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
         if node.get("required"):
             schema["required"] = list(node["required"])
         return schema
-    return {"additionalProperties": _convert(node["additionalProperties"], definitions)}
+    return {"additionalProperties": _convert(node.get("additionalProperties", {}), definitions)}
 
 
 def _any(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:

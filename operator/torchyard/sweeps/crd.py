@@ -13,9 +13,10 @@ from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.validation.cel import VALIDATIONS, with_rules
 from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME, PLURAL
-from torchyard.sweeps.rules import NEVER_TUNED, NO_TOTAL, TEMPLATE_RULES, TOTAL_GROUPS, TOTAL_STEPS
+from torchyard.sweeps.rules import NO_TOTAL, TEMPLATE_RULES, TOTAL_GROUPS, TOTAL_STEPS
 from torchyard.sweeps.schema import spec_schema
 from torchyard.sweeps.status import TrainingSweepStatus
+from torchyard.sweeps.targets import NEVER_TUNED
 
 _COLUMNS: tuple[Column, ...] = (
     ("State", ".status.state", "string", 0, "Where the sweep is in its life."),
@@ -28,7 +29,7 @@ _COLUMNS: tuple[Column, ...] = (
     ("Best-Trial", ".status.best.trial", "string", 1, "TrainingJob of the best trial."),
     ("Reason", ".status.reason", "string", 1, "Why the sweep is in its state."),
 )
-_FIXED = ("objective", "algorithm", "earlyStopping", "parameters", "jobTemplate")
+_FIXED = ("objective", "algorithm", "earlyStopping", "parameters", "firstTrials", "jobTemplate")
 _FIX = "create a sweep of another name"
 
 
@@ -81,8 +82,21 @@ def _spec() -> Schema:
     for name in _FIXED:
         # Below trainer.params the server compares nothing; the operator compares digests.
         _rule(fields[name], "self == oldSelf", f"it cannot change once the sweep exists: {_FIX}")
-    same = "has(self.earlyStopping) == has(oldSelf.earlyStopping)"
-    _rule(spec, same, f"earlyStopping cannot change once the sweep exists: {_FIX}")
+    for name in ("earlyStopping", "firstTrials"):
+        same = f"has(self.{name}) == has(oldSelf.{name})"
+        _rule(spec, same, f"{name} cannot change once the sweep exists: {_FIX}")
+    _rule(
+        spec,
+        "!has(self.firstTrials) || size(self.firstTrials) <= self.maxTrials",
+        "more trials than maxTrials: raise maxTrials, or leave some out",
+        at="firstTrials",
+    )
+    _rule(
+        spec,
+        "!has(self.firstTrials) || size(self.firstTrials) == 0 || self.algorithm.name != 'grid'",
+        "a grid tries every combination, in order: use another algorithm, or leave them out",
+        at="firstTrials",
+    )
     parameter = fields["parameters"]["items"]
     # Values of a choice may be of any type, so CEL does not see the field.
     _rule(
@@ -94,7 +108,8 @@ def _spec() -> Schema:
     never = f"!([{names}].exists(name, self == name || self.startsWith(name + '.')))"
     condition = parameter["properties"]["conditions"]["items"]["properties"]
     values = (parameter["properties"]["choice"]["items"], condition["values"]["items"])
-    for each in (parameter["properties"]["path"], condition["path"], *values):
+    point = fields["firstTrials"]["items"]["additionalProperties"]
+    for each in (parameter["properties"]["path"], condition["path"], point, *values):
         del each[FORM]  # for people; an API server does not know it
     _rule(parameter["properties"]["path"], never, "the field cannot differ between trials: set it in jobTemplate.spec")
     for kind in ("float", "int"):

@@ -8,14 +8,14 @@ same decisions. The lag is twice the number of parallel trials, so that a slow t
 What a unit was decided with is stored on its trial by the same write that starts it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from torchyard.api.formatting import plural
-from torchyard.sweeps.outcomes import Outcome, Trial, outcomes_of, rung_values
+from torchyard.sweeps.outcomes import Outcome, Trial, best_of, outcomes_of, reaches_target, rung_values
 from torchyard.sweeps.ranking import Ranking
 from torchyard.sweeps.resource import Unit
 from torchyard.sweeps.space import wanted_trials
@@ -74,14 +74,15 @@ def decide(spec: TrainingSweepSpec, trials: Sequence[Trial], *, expired: bool = 
     """
     known = sorted(trials, key=lambda trial: trial.record.number)
     ended = {trial.record.number: outcomes_of(spec, trial) for trial in known}
+    running = [trial for trial in known if not trial.at_rest]
+    finish = _early_end(spec, ended, expired=expired)
     actions: list[Action] = [
         Stop(number=trial.record.number, values={str(key): value for key, value in rung_values(spec, trial).items()})
-        for trial in known
-        if _is_stopped(ended[trial.record.number]) and not trial.suspended and not trial.at_rest
+        for trial in running
+        if not trial.suspended and (_last(end := ended[trial.record.number], "stopped") or (finish and end[-1] is None))
     ]
-    failed = sum(_last(ended[number], "failed") for number in ended)
-    if expired or failed > spec.max_failed:
-        return [*actions, *_give_up(spec, known, ended, failed)]
+    if finish is not None:
+        return actions if running else [finish]
     actions += [
         Resume(number=trial.record.number)
         for trial in known
@@ -192,32 +193,27 @@ def _is_known(spec: TrainingSweepSpec, trial: Trial, unit: Unit) -> bool:
     return outcomes_of(spec, replace(trial, record=record))[-1] is not None
 
 
-def _is_stopped(outcomes: Sequence[Outcome | None]) -> bool:
-    return _last(outcomes, "stopped")
-
-
 def _last(outcomes: Sequence[Outcome | None], kind: str) -> bool:
     return outcomes[-1] is not None and outcomes[-1].kind == kind
 
 
-def _give_up(
-    spec: TrainingSweepSpec, trials: Sequence[Trial], ended: dict[int, list[Outcome | None]], failed: int
-) -> list[Action]:
-    """Stop all trials, then end the sweep."""
-    running = [trial for trial in trials if not trial.at_rest]
-    stops: list[Action] = [
-        Stop(number=trial.record.number, values={str(key): value for key, value in rung_values(spec, trial).items()})
-        for trial in running
-        if not trial.suspended and ended[trial.record.number][-1] is None
-    ]
-    if running:
-        return stops
+def _early_end(
+    spec: TrainingSweepSpec, ended: Mapping[int, Sequence[Outcome | None]], *, expired: bool
+) -> Finish | None:
+    """Return how a sweep ends for which no more trials are wanted; None: it goes on."""
+    last = [outcomes[-1] for outcomes in ended.values()]
+    best = best_of(spec, [outcome for outcome in last if outcome is not None])
+    if best is not None and reaches_target(spec, best):
+        what = f"trial {best.trial} reached objective.target {spec.objective.target:g} with {best.value:.6g}."
+        return Finish(state="Succeeded", reason=SweepReason.TARGET_REACHED, message=what)
+    failed = sum(_last(outcomes, "failed") for outcomes in ended.values())
     if failed > spec.max_failed:
         what = (
             f"{plural(failed, 'trial')} failed, more than maxFailed {spec.max_failed}. `torchyard sweep show` says why."
         )
-        return [Finish(state="Failed", reason=SweepReason.TOO_MANY_FAILED, message=what)]
-    complete = any(_last(outcomes, "complete") for outcomes in ended.values())
-    ending: Literal["Succeeded", "Failed"] = "Succeeded" if complete else "Failed"
-    what = f"the deadline of {spec.deadline} is over."
-    return [Finish(state=ending, reason=SweepReason.DEADLINE_EXCEEDED, message=what)]
+        return Finish(state="Failed", reason=SweepReason.TOO_MANY_FAILED, message=what)
+    if expired:
+        what = f"the deadline of {spec.deadline} is over."
+        ending: Literal["Succeeded", "Failed"] = "Succeeded" if best is not None else "Failed"
+        return Finish(state=ending, reason=SweepReason.DEADLINE_EXCEEDED, message=what)
+    return None

@@ -133,6 +133,12 @@ def best_of(spec: TrainingSweepSpec, outcomes: Sequence[Outcome]) -> Outcome | N
     return best
 
 
+def reaches_target(spec: TrainingSweepSpec, outcome: Outcome) -> bool:
+    """Return whether an outcome is as good as the sweep's target; without target or value it is not."""
+    target = spec.objective.target
+    return target is not None and outcome.value is not None and not better(spec, target, outcome.value)
+
+
 def _is_worse(spec: TrainingSweepSpec, unit: Unit, percent: int, values: Mapping[int, float]) -> bool:
     threshold = unit.thresholds.get(str(percent))
     return threshold is not None and better(spec, threshold, values[percent])

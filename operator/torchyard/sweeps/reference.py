@@ -6,9 +6,9 @@ from torchyard.api.reference import sections
 from torchyard.api.resource import API_VERSION
 from torchyard.api.schema import Schema, status_of
 from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME
-from torchyard.sweeps.rules import NEVER_TUNED
 from torchyard.sweeps.schema import spec_schema
 from torchyard.sweeps.status import TrainingSweepStatus
+from torchyard.sweeps.targets import NEVER_TUNED
 
 _INTRODUCTION = f"""\
 # TrainingSweep

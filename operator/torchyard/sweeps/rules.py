@@ -9,18 +9,15 @@ from typing import Any, NamedTuple
 import msgspec
 
 from torchyard.api.formatting import plural
-from torchyard.api.schema import ANY, INT_OR_STRING, Schema
-from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.parse import Fault, broken_rules
 from torchyard.api.validation.problems import nearest, shown
-from torchyard.api.validation.schema_check import check, conditional_metrics, params_schema, trainer_metrics
-from torchyard.api.validation.yaml_tree import At
+from torchyard.api.validation.schema_check import conditional_metrics, params_schema, trainer_metrics
 from torchyard.api.values import BUILT_IN, names_code
-from torchyard.sweeps.space import bound, element, fault_of, grid_size, strange
+from torchyard.sweeps.space import bound, excluded, fault_of, grid_size, short_names, strange
 from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, TrainingSweepSpec
+from torchyard.sweeps.targets import PARAMS, target_faults
 
-PARAMS = "trainer.params."
 NO_TOTAL = (
     "the patterns of the job find no total number of steps, of which rungs are percents",
     "give jobTemplate.spec.metrics.totalSteps, or a pattern with a group total_steps",
@@ -29,17 +26,6 @@ TOTAL_STEPS = "metrics.totalSteps"
 TOTAL_GROUPS = ("total_steps", "totalSteps")
 _MANY = 10**9
 _GROUP = re.compile(r"\(\?P<([A-Za-z_][A-Za-z0-9_]*)>")
-# What identifies a trial as the job of its sweep, or is the sweep's to decide.
-# A service account is checked against the rights of the user who writes the sweep, so it stands in the template.
-NEVER_TUNED = (
-    "trainer.name",
-    "trainer.mode",
-    "suspend",
-    "ttlAfterFinished",
-    "activeDeadline",
-    "metrics.milestones",
-    "serviceAccountName",
-)
 
 
 class TemplateRule(NamedTuple):
@@ -94,17 +80,19 @@ TEMPLATE_RULES = (
 
 def faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
     """Yield every broken rule of a decoded spec."""
-    size = len(msgspec.json.encode(spec.parameters))
-    if size > MAX_PARAMETERS_BYTES:
-        what = f"{size // 1024} KiB as JSON, more than {MAX_PARAMETERS_BYTES // 1024} KiB"
-        yield "parameters", what, "give fewer or shorter values, or names of files in place of what is in them"
-        return
+    for name, listed in (("parameters", spec.parameters), ("firstTrials", spec.first_trials)):
+        size = len(msgspec.json.encode(listed))
+        if size > MAX_PARAMETERS_BYTES:
+            what = f"{size // 1024} KiB as JSON, more than {MAX_PARAMETERS_BYTES // 1024} KiB"
+            yield name, what, "give fewer or shorter values, or names of files in place of what is in them"
+            return
     for index, parameter in enumerate(spec.parameters):
         path = f"parameters[{index}]"
-        found = list(_own_faults(path, parameter)) or list(_target_faults(path, parameter, spec))
+        found = list(_own_faults(path, parameter)) or list(target_faults(path, parameter, spec))
         yield from found
         yield from _condition_faults(path, index, spec)
     yield from _algorithm_faults(spec)
+    yield from _first_trial_faults(spec)
     yield from _template_faults(spec)
     yield from _objective_faults(spec)
 
@@ -171,90 +159,6 @@ def _own_faults(path: str, parameter: Parameter) -> Iterator[Fault]:
         yield f"{path}.{kind}.step", f"{bounds.step:g} does not fit into the range", fix
 
 
-def _target_faults(path: str, parameter: Parameter, spec: TrainingSweepSpec) -> Iterator[Fault]:
-    """Yield what is wrong with the target: a field that does not exist, or values that it cannot have."""
-    if any(parameter.path == name or parameter.path.startswith(f"{name}.") for name in NEVER_TUNED):
-        yield f"{path}.path", f"{shown(parameter.path)} cannot differ between trials", "set it in jobTemplate.spec"
-        return
-    if (found := element(parameter.path)) is not None:
-        field, key = found
-        size = len(getattr(spec.job_template.spec, field))
-        if isinstance(key, int) and key >= size:
-            fix = f"list it in jobTemplate.spec.{field}, with any value; the first one is {field}[0]"
-            yield f"{path}.path", f"{field} has {plural(size, 'item')}, and none at {key}", fix
-        return
-    trainer = spec.job_template.spec.trainer
-    known = field_schema(parameter.path, trainer.name if trainer is not None else None)
-    if isinstance(known, tuple):
-        yield f"{path}.path", *known
-        return
-    if known is None:
-        return  # a workload that publishes no schema
-    values = [value for bounds in (parameter.float_, parameter.int_) if bounds for value in (bounds.min, bounds.max)]
-    where = "choice" if parameter.choice else "float" if parameter.float_ is not None else "int"
-    for value in values or parameter.choice:
-        said: list[tuple[str, str]] = []
-        check(known, At(value=value, line=0), "", lambda _path, _at, what, fix, said=said: said.append((what, fix)))  # type: ignore[misc]
-        if said:
-            yield f"{path}.{where}", f"{parameter.path}: {said[0][0]}", said[0][1]
-            return
-    if parameter.float_ is not None and known.get("type") == "integer":
-        yield f"{path}.float", f"{parameter.path} is a whole number", "give int in place of float"
-
-
-def field_schema(path: str, trainer: str | None) -> Schema | tuple[str, str] | None:
-    """Return the schema of a field of a job; what is wrong and the fix if there is none; None: it is not known."""
-    start, rest = job_schema(), path
-    if path.startswith(PARAMS):
-        if trainer is None:
-            return f"{shown(path)}: the job has no trainer", "give jobTemplate.spec.trainer, or tune another field"
-        published = params_schema(trainer)
-        if published is None:
-            return None
-        start, rest = published, path.removeprefix(PARAMS)
-    schema, walked = _walk(start, rest)
-    if walked != rest:
-        return f"the job has no field {shown(path)}", _meant(path, walked, schema, trainer)
-    scalar = schema.get("type") in {"string", "integer", "number", "boolean"} or schema.get(INT_OR_STRING)
-    if not scalar and not schema.get(ANY):
-        fix = "give a field with one value"
-        if path in {"args", "command", "env"}:
-            fix = "name one element: env[NAME]" if path == "env" else f"name one element: {path}[1]"
-        return f"{shown(path)} is a section or a list", fix
-    return schema
-
-
-def _walk(schema: Schema, path: str) -> tuple[Schema, str]:
-    """Return the schema at a path, and the part of the path that exists."""
-    walked: list[str] = []
-    for part in path.split("."):
-        fields = schema.get("properties", {})
-        if part not in fields:
-            break
-        schema = fields[part]
-        walked.append(part)
-    return schema, ".".join(walked)
-
-
-def _meant(path: str, walked: str, schema: Schema, trainer: str | None) -> str:
-    """Return the fix for a path that does not exist: its section is missing, or stands there twice; or a misspelling.
-
-    Args:
-        path: as it was given.
-        walked: the part of it that exists, below `trainer.params` for a parameter of a trainer.
-        schema: of that part.
-        trainer: of the job.
-    """
-    of_job = path.removeprefix("spec.").removeprefix("jobTemplate.spec.")
-    if of_job != path and (_walk(job_schema(), of_job)[1] == of_job or of_job.startswith(PARAMS)):
-        return f"did you mean {of_job}?"
-    if trainer is not None and _walk(params_schema(trainer) or {}, path)[1] == path:
-        return f"did you mean {PARAMS}{path}?"
-    section = (PARAMS if path.startswith(PARAMS) else "") + (f"{walked}." if walked else "")
-    meant = nearest(path.removeprefix(section).partition(".")[0], schema.get("properties", {}))
-    return f"did you mean {section}{meant}?" if meant else "docs/reference lists the fields"
-
-
 def _condition_faults(path: str, index: int, spec: TrainingSweepSpec) -> Iterator[Fault]:
     before = {parameter.path: parameter for parameter in spec.parameters[:index]}
     for number, condition in enumerate(spec.parameters[index].conditions):
@@ -286,6 +190,29 @@ def _algorithm_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
         yield "earlyStopping", *NO_TOTAL
 
 
+def _first_trial_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
+    if spec.first_trials and spec.algorithm.name == "grid":
+        yield "firstTrials", "a grid tries every combination, in order", "use another algorithm, or leave them out"
+    elif len(spec.first_trials) > spec.max_trials:
+        what = f"{plural(len(spec.first_trials), 'trial')}, more than maxTrials {spec.max_trials}"
+        yield "firstTrials", what, "raise maxTrials, or leave some out"
+    known = {parameter.path: parameter for parameter in spec.parameters}
+    short = {name: path for path, name in short_names(spec.parameters).items()}
+    for index, point in enumerate(spec.first_trials):
+        for path, value in point.items():
+            parameter = known.get(path)
+            if parameter is None:
+                meant = short.get(path) or nearest(path, known)
+                fix = f"did you mean {meant}?" if meant else "list it in parameters, or set it in jobTemplate.spec"
+                yield f"firstTrials[{index}]", f"{shown(path)} is not among the parameters", fix
+            elif strange(parameter, [value]):
+                fix = "give a value that the parameter can have"
+                yield f"firstTrials[{index}]", f"{path} is never {shown(value)}", fix
+            elif excluded(parameter, point):
+                fix = "leave it out, or give values with which it exists"
+                yield f"firstTrials[{index}]", f"{path} does not exist with these values of other parameters", fix
+
+
 def _total_is_known(spec: TrainingSweepSpec) -> bool:
     """Return whether trials may report how many steps they have; what a script without patterns does is not known."""
     job = spec.job_template.spec
@@ -306,6 +233,8 @@ def _template_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
 
 def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
     job, metric = spec.job_template.spec, spec.objective.metric
+    if spec.objective.target is not None and not math.isfinite(spec.objective.target):
+        yield "objective.target", f"{spec.objective.target} is no finite number", "give a number, or leave it out"
     known: tuple[str, ...] = ()
     # A part of the workload that is the user's own, such as an environment, may report others.
     values = (

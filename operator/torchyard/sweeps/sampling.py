@@ -71,7 +71,7 @@ def suggest(
     latest = {outcome.trial: outcome for outcome in history}
     for outcome in sorted(latest.values(), key=lambda each: each.trial):
         _add(study, spec, parameters[outcome.trial], outcome)
-    return _asked(study.ask(), spec)
+    return _asked(study, spec, number)
 
 
 def require_libraries(spec: TrainingSweepSpec) -> None:
@@ -143,12 +143,17 @@ def _as_category(distribution: Any, value: Any) -> Any:
     return value
 
 
-def _asked(trial: Any, spec: TrainingSweepSpec) -> dict[str, Any]:
+def _asked(study: Any, spec: TrainingSweepSpec, number: int) -> dict[str, Any]:
     """Return the values of a new trial; a parameter whose conditions do not hold is left out."""
+    distributions = {parameter.path: _distribution(parameter) for parameter in spec.parameters}
+    if number < len(spec.first_trials):
+        given = spec.first_trials[number]
+        study.enqueue_trial({path: _as_category(distributions[path], value) for path, value in given.items()})
+    trial = study.ask()
     values: dict[str, Any] = {}
     for parameter in spec.parameters:
         if applies(parameter, values):
-            values[parameter.path] = trial._suggest(parameter.path, _distribution(parameter))  # noqa: SLF001 -- public for each kind alone
+            values[parameter.path] = trial._suggest(parameter.path, distributions[parameter.path])  # noqa: SLF001 -- public for each kind alone
     return values
 
 
@@ -173,7 +178,7 @@ def _replayed(
             for each in [each for each in known if each not in reported]:
                 study.tell(each, known[each].value, state=_final_state(known[each]))
         reported = known
-        values = _asked(study.ask(), spec)
+        values = _asked(study, spec, trial)
     return values
 
 

@@ -5,7 +5,7 @@ from functools import cache
 from torchyard.api.schema import ANY, FORM, Schema, described, object_of, structural
 from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME
-from torchyard.sweeps.spec import TrainingSweepSpec
+from torchyard.sweeps.spec import MAX_PARAMETERS, TrainingSweepSpec
 
 _SCALAR = "a text, a number, true or false; for settings that belong together use conditions"
 _VALUE: Schema = {ANY: True, "nullable": True, "maxLength": 256, "maxItems": 0, "maxProperties": 0, FORM: _SCALAR}
@@ -18,6 +18,8 @@ def spec_schema() -> Schema:
     parameter = schema["properties"]["parameters"]["items"]["properties"]
     parameter["choice"]["items"] = dict(_VALUE)
     parameter["conditions"]["items"]["properties"]["values"]["items"] = dict(_VALUE)
+    point = {"type": "object", "additionalProperties": dict(_VALUE), "maxProperties": MAX_PARAMETERS}
+    schema["properties"]["firstTrials"]["items"] = point
     return schema
 
 

@@ -28,6 +28,14 @@ def applies(parameter: Parameter, values: Values) -> bool:
     )
 
 
+def excluded(parameter: Parameter, values: Values) -> bool:
+    """Return whether a condition of the parameter fails for values of other parameters, of which some may be absent."""
+    return any(
+        condition.path in values and _key(values[condition.path]) not in {_key(each) for each in condition.values}
+        for condition in parameter.conditions
+    )
+
+
 def short_names(parameters: Iterable[Parameter]) -> dict[str, str]:
     """Return a name for each path: its last part, or all of it where two would have the same one."""
     last = {parameter.path: parameter.path.rpartition(".")[2] for parameter in parameters}

@@ -14,8 +14,9 @@ from torchyard.api.values import Duration, Model, by_key, doc
 MAX_TRIALS = 1000
 MAX_PARAMETERS = 32
 MAX_CHOICES = 64
+MAX_FIRST_TRIALS = 64
 MAX_PARAMETERS_BYTES = 16 * 1024
-"""Of `parameters` as JSON; a structural schema cannot say it."""
+"""Of `parameters`, and of `firstTrials`, as JSON; a structural schema cannot say it."""
 NAMES_PATTERN = r"[a-z][A-Za-z0-9]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 ELEMENT_PATTERN = r"(args|command)\[([0-9]{1,3})\]|(env)\[([A-Za-z_][A-Za-z0-9_]*)\]"
 """One argument, or one environment variable: the only elements of lists that may be parameters."""
@@ -34,6 +35,10 @@ class Objective(Model, frozen=True, kw_only=True):
         doc("A metric of the job's status; the value of a trial is the last one that it reports."),
     ]
     goal: Annotated[Literal["minimize", "maximize"], doc("Which values are better.")]
+    target: Annotated[
+        float | None,
+        doc("The sweep ends once a trial that trained to its end is as good as this; trials that run save and stop."),
+    ] = None
 
 
 class Algorithm(Model, frozen=True, kw_only=True):
@@ -149,6 +154,14 @@ class TrainingSweepSpec(Model, frozen=True, kw_only=True):
             extra_json_schema=by_key("path"),
         ),
     ]
+    first_trials: Annotated[
+        list[dict[str, Any]],
+        Meta(
+            max_length=MAX_FIRST_TRIALS,
+            description="Parameters of the first trials, by path, such as values that are known to be good. The "
+            "algorithm chooses those that are left out, and learns from these trials as from its own.",
+        ),
+    ] = field(default_factory=list)
     max_trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS, description="Trials in all; it may be raised later.")] = 20
     parallel_trials: Annotated[int, Meta(ge=1, le=64, description="Trials that run at the same time.")] = 1
     max_failed: Annotated[

@@ -20,6 +20,7 @@ class SweepReason(StrEnum):
     SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"
     COMPLETED = "Completed"
+    TARGET_REACHED = "TargetReached"
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     TOO_MANY_FAILED = "TooManyFailed"
     NO_TRIAL_COMPLETE = "NoTrialComplete"
