@@ -8,13 +8,14 @@ from typing import Any
 
 from torchyard.api.crd import NEVER_VISITED, Column, as_yaml, definition
 from torchyard.api.resource import GROUP, VERSION
-from torchyard.api.schema import FORM, Schema, status_of
+from torchyard.api.schema import ANY, FORM, Schema, status_of
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.validation.cel import VALIDATIONS, with_rules
 from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME, PLURAL
 from torchyard.sweeps.rules import NO_TOTAL, TEMPLATE_RULES, TOTAL_GROUPS, TOTAL_STEPS
 from torchyard.sweeps.schema import spec_schema
+from torchyard.sweeps.spec import MAX_PARAMETERS
 from torchyard.sweeps.status import TrainingSweepStatus
 from torchyard.sweeps.targets import NEVER_TUNED
 
@@ -98,6 +99,8 @@ def _spec() -> Schema:
         at="firstTrials",
     )
     parameter = fields["parameters"]["items"]
+    # A map to values of any type would hide the whole field from CEL.
+    fields["firstTrials"]["items"] = {"type": "object", ANY: True, "maxProperties": MAX_PARAMETERS}
     # Values of a choice may be of any type, so CEL does not see the field.
     _rule(
         parameter,
@@ -108,8 +111,7 @@ def _spec() -> Schema:
     never = f"!([{names}].exists(name, self == name || self.startsWith(name + '.')))"
     condition = parameter["properties"]["conditions"]["items"]["properties"]
     values = (parameter["properties"]["choice"]["items"], condition["values"]["items"])
-    point = fields["firstTrials"]["items"]["additionalProperties"]
-    for each in (parameter["properties"]["path"], condition["path"], point, *values):
+    for each in (parameter["properties"]["path"], condition["path"], *values):
         del each[FORM]  # for people; an API server does not know it
     _rule(parameter["properties"]["path"], never, "the field cannot differ between trials: set it in jobTemplate.spec")
     for kind in ("float", "int"):
