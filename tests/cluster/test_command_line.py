@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.cluster.operators import until
+from tests.support.cluster.operators import PATIENCE, until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cvrp.yaml"
 SHORT = ("--set", "nodes=2", "--set", "trainer.params.steps=60")
@@ -30,7 +30,7 @@ class Ended:
 def torchyard(namespace, tmp_path):
     """Runs `torchyard COMMAND ... -n NAMESPACE` on a machine without runs of its own."""
 
-    async def run(command, *words, code=0, seconds=300):
+    async def run(command, *words, code=0):
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "torchyard.cli.main", command, *map(str, words), "-n", namespace),
             env={**os.environ, "TORCHYARD_HOME": str(tmp_path / "home")},
@@ -38,7 +38,7 @@ def torchyard(namespace, tmp_path):
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            out, err = await asyncio.wait_for(process.communicate(), seconds)
+            out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
         finally:
             if process.returncode is None:
                 process.kill()

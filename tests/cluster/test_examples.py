@@ -54,7 +54,7 @@ async def watch(jobs: Jobs, name: str, **changed: object) -> tuple[dict, Watched
         name, **{**spec, **changed, "env": one_thread, "metrics": {**spec.get("metrics", {}), "interval": "1s"}}
     )
     seen = Watched()
-    status = await jobs.until(name, seen.note, 300)
+    status = await jobs.until(name, seen.note)
     assert status["state"] == "Succeeded", f"{name}: {status['message']}"
     assert any(rate > 0 for rate in seen.rates), f"{name}: no rate was shown"
     return status, seen

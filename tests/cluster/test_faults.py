@@ -101,7 +101,7 @@ async def test_a_node_that_is_drained_and_one_that_is_cut_off(training, nodes, u
     with nodes[node].repaired_afterwards():
         nodes[node].disconnect()
         nodes[node].pause()  # so that the end stays far, however long it takes to miss the node
-        cause = await training.cause(2, "NodeLost", 300)
+        cause = await training.cause(2, "NodeLost")
         assert cause["node"] == node
         assert (cause["rank"], cause["pod"]) in whole
         before = training.rounds_on_disk()

@@ -16,7 +16,6 @@ HONEST = {
     "kind": "TrainingJob",
     "spec": {"script": "1", "nodes": 2, "scheduling": NOWHERE},
 }
-SETTLE_SECONDS = 240.0
 OVER_BY_THEIR_WORD = {"status: success", "status: a finished job that runs"}
 
 
@@ -97,7 +96,7 @@ async def test_none_of_a_hundred_stops_the_operator_or_affects_another_job(api, 
         assert operator.process.poll() is None, operator.log.read_text()[-3000:]
         return not await unseen(api, jobs, names)
 
-    await until(settled, SETTLE_SECONDS, lambda: operator.log.read_text()[-3000:])
+    await until(settled, why=lambda: operator.log.read_text()[-3000:])
     _, latecomers = await honest(api, jobs, pods, "latecomer")
     assert len(latecomers) == 2
     await until(operator.leads, why=lambda: operator.log.read_text()[-3000:])

@@ -67,7 +67,7 @@ class Attacker:
             pod = json.loads(await self.jobs.api.request("GET", f"{self.jobs.core}/pods/attacker"))
             return pod["status"].get("phase") == "Running"
 
-        await until(running, 60, lambda: "the attacker does not run")
+        await until(running, why=lambda: "the attacker does not run")
 
     async def connects(self, address, port):
         return await connects(self.jobs, "attacker", address, port)
@@ -112,5 +112,5 @@ async def test_only_its_own_pods_reach_the_store_of_a_job_that_trains(api, names
         async def open_to_both():
             return await neighbour.connects(*store) and await stranger.connects(*store)
 
-        await until(open_to_both, 30, lambda: "the store cannot be reached without a policy either")
+        await until(open_to_both, why=lambda: "the store cannot be reached without a policy either")
         await jobs.trains("mine", beyond=status["progress"]["step"])

@@ -97,7 +97,7 @@ async def test_a_renewed_certificate_is_served_and_disturbs_no_agent(api, jobs, 
     async def is_new() -> bool:
         return await served() == ssl.PEM_cert_to_DER_cert((certificates / "tls.crt").read_text())
 
-    await until(lambda: is_state("Running"), 120)
+    await until(lambda: is_state("Running"))
     (before,) = await listed(api, pods)
 
     async def has_ended() -> bool:
@@ -105,13 +105,13 @@ async def test_a_renewed_certificate_is_served_and_disturbs_no_agent(api, jobs, 
 
     try:
         ends = sign_for(certificates, 25)
-        await until(is_new, 60)
+        await until(is_new)
         old = await served()
         assert x509.load_der_x509_certificate(old).not_valid_after_utc == ends
-        await until(has_ended, 60)
+        await until(has_ended)
     finally:
         sign_again(certificates, address)
-    await until(is_new, 60)
+    await until(is_new)
     assert await served() != old
     assert "certificate was read again" in operator.log.read_text()
     found = await status()
@@ -121,7 +121,7 @@ async def test_a_renewed_certificate_is_served_and_disturbs_no_agent(api, jobs, 
     # Over the connection from before, the agent is asked to end; a new agent connects by the new certificate.
     for suspend, state in ((True, "Suspended"), (False, "Running")):
         await api.request("PATCH", f"{jobs}/job", body={"spec": {"suspend": suspend}}, content_type=MERGE_PATCH)
-        await until(lambda state=state: is_state(state), 120)
+        await until(lambda state=state: is_state(state))
 
 
 @pytest.mark.alone

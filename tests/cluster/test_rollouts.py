@@ -45,7 +45,7 @@ async def test_a_pod_lost_during_a_rollout_is_replaced_and_the_reward_rises_in_t
         progress = status.get("progress", {})
         return progress.get("phase") == "rollout" and progress.get("step", 0) > PARAMS["sftSteps"]
 
-    await jobs.until(training.name, rolls_out, 300)
+    await jobs.until(training.name, rolls_out)
     pod, _ = await training.pod(1)
     await jobs.delete_pod(pod, grace_seconds=0)
     await training.cause(1, "PodLost")
@@ -57,6 +57,6 @@ async def test_a_pod_lost_during_a_rollout_is_replaced_and_the_reward_rises_in_t
             shown.append(found)
         return status["state"] in ENDED
 
-    await until(over, 300)
+    await until(over)
     await training.weights()  # succeeded, with all its steps
     assert shown[-1] > shown[0] + 0.1, shown

@@ -72,15 +72,15 @@ async def test_a_sweep_whose_operator_is_killed_finds_what_it_would_have_found(a
         return sum(counts.get(kind, 0) for kind in ("complete", "stopped", "failed")) >= count
 
     for count in (1, 4, 8):
-        await until(lambda count=count: ended(count), 240, lambda: json.dumps(status, indent=1))
+        await until(lambda count=count: ended(count), why=lambda: json.dumps(status, indent=1))
         await operator.kill()
         operator.start()
-    await until(lambda: ended(13), 240, lambda: json.dumps(status, indent=1))
+    await until(lambda: ended(13), why=lambda: json.dumps(status, indent=1))
 
     async def over() -> bool:
         return await ended(13) and status["state"] == "Succeeded"
 
-    await until(over, 60, lambda: json.dumps(status, indent=1))
+    await until(over, why=lambda: json.dumps(status, indent=1))
     trials = json.loads(await api.request("GET", f"{group}/trainingjobs"))["items"]
     records = [json.loads(each["metadata"]["annotations"]["torchyard.dev/trial"]) for each in trials]
     assert {each["number"]: each["parameters"] for each in records} == undisturbed()
@@ -94,7 +94,7 @@ async def test_a_sweep_whose_operator_is_killed_finds_what_it_would_have_found(a
     async def gone() -> bool:
         return not any([json.loads(await api.request("GET", f"{group}/{kind}"))["items"] for kind in KINDS])
 
-    await until(gone, 120)  # the trials go with the sweep
+    await until(gone)  # the trials go with the sweep
 
 
 KINDS = ("trainingsweeps", "trainingjobs")

@@ -25,7 +25,7 @@ async def test_a_built_in_workload_trains_on_two_nodes_and_says_how_it_goes(api,
             seen.append(status)
         return status.get("state") in ENDED
 
-    await until(over, 300, lambda: json.dumps(seen[-1], indent=1))
+    await until(over, why=lambda: json.dumps(seen[-1], indent=1))
     last = seen[-1]
     assert last["state"] == "Succeeded", last["message"]
     assert last["progress"]["step"] == 150

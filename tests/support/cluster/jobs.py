@@ -38,7 +38,7 @@ class Jobs:
     async def status(self, name: str) -> dict[str, Any]:
         return json.loads(await self.api.request("GET", f"{self.path}/{name}")).get("status", {})
 
-    async def until(self, name: str, condition: Callable[[dict[str, Any]], bool], seconds: float = 300.0) -> dict:
+    async def until(self, name: str, condition: Callable[[dict[str, Any]], bool]) -> dict:
         """The status once it is so."""
         last: dict[str, Any] = {}
 
@@ -47,20 +47,20 @@ class Jobs:
             last = await self.status(name)
             return bool(last.get("state")) and condition(last)  # the API server gives a new job an empty status
 
-        await until(holds, seconds, lambda: f"{name}: {json.dumps(last, indent=1)}")
+        await until(holds, why=lambda: f"{name}: {json.dumps(last, indent=1)}")
         return last
 
-    async def trains(self, name: str, seconds: float = 300.0, *, beyond: int = 0) -> dict[str, Any]:
+    async def trains(self, name: str, *, beyond: int = 0) -> dict[str, Any]:
         """The status once steps beyond this one are made."""
 
         def running(status: dict[str, Any]) -> bool:
             assert status.get("state") != "Failed", status.get("message")
             return status.get("state") == "Running" and status.get("progress", {}).get("step", 0) > beyond
 
-        return await self.until(name, running, seconds)
+        return await self.until(name, running)
 
-    async def ends(self, name: str, seconds: float = 300.0) -> dict[str, Any]:
-        return await self.until(name, lambda status: status.get("state") in ENDED, seconds)
+    async def ends(self, name: str) -> dict[str, Any]:
+        return await self.until(name, lambda status: status.get("state") in ENDED)
 
     async def pods(self, name: str) -> dict[str, dict[str, Any]]:
         """Pods of a job by name."""
@@ -68,7 +68,7 @@ class Jobs:
         found = json.loads(await self.api.request("GET", f"{self.core}/pods", params=params))["items"]
         return {each["metadata"]["name"]: each for each in found}
 
-    async def announced(self, name: str, reason: str, seconds: float = 180.0) -> list[str]:
+    async def announced(self, name: str, reason: str) -> list[str]:
         """Messages of a job's events of this reason, once there is one: they go out after the status they are of."""
         params = {"fieldSelector": f"involvedObject.name={name},involvedObject.kind=TrainingJob,reason={reason}"}
         found: list[dict[str, Any]] = []
@@ -77,7 +77,7 @@ class Jobs:
             found[:] = json.loads(await self.api.request("GET", f"{self.core}/events", params=params))["items"]
             return bool(found)
 
-        await until(there, seconds, lambda: f"no event {reason} of {name}")
+        await until(there, why=lambda: f"no event {reason} of {name}")
         return [each["message"] for each in found]
 
     async def make(self, kind: str, name: str, **fields: Any) -> None:

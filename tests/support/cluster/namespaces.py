@@ -30,7 +30,7 @@ async def make_namespace(api: Api, level: str = "restricted") -> str:
     name = f"ty-{secrets.token_hex(4)}"
     labels = {"torchyard.dev/test": "true", "pod-security.kubernetes.io/enforce": level}
     await api.request("POST", NAMESPACES, body={"metadata": {"name": name, "labels": labels}})
-    await operators.until(lambda: _has_account(api, name), 180, lambda: f"{name} has no default service account")
+    await operators.until(lambda: _has_account(api, name), why=lambda: f"{name} has no default service account")
     return name
 
 

@@ -23,6 +23,8 @@ from torchyard.kubernetes.client.api import Api
 from torchyard_agent.workers.ports import ReservedPort
 
 ENDS_WITHIN = 180.0
+PATIENCE = 900.0
+"""Seconds that a test waits for a cluster: enough for a busy machine, since this limit only ends a hang."""
 AGENT_IMAGE = os.environ.get("TORCHYARD_AGENT_IMAGE", "torchyard/operator:dev")
 TRAINER_IMAGE = os.environ.get("TORCHYARD_TRAINER_IMAGE", "torchyard/trainer-cpu:dev")
 MAIN = ("-m", "torchyard.cli.main")
@@ -147,9 +149,9 @@ class Operator:
         except (aiohttp.ClientError, TimeoutError) as error:
             return 0, repr(error)
 
-    async def ready(self, seconds: float = 240.0) -> "Operator":
+    async def ready(self) -> "Operator":
         """Wait until it is."""
-        await until(self._is_ready, seconds, lambda: f"{self.name} is not ready:\n{self.log.read_text()[-3000:]}")
+        await until(self._is_ready, why=lambda: f"{self.name} is not ready:\n{self.log.read_text()[-3000:]}")
         return self
 
     async def figure(self, name: str) -> float:
@@ -172,7 +174,9 @@ def code_of(source: Path) -> str:
     return os.pathsep.join(str(source / part) for part in ("operator", "agent"))
 
 
-async def until(condition: Callable, seconds: float = 240.0, why: Callable[[], str] = lambda: "not so in time") -> None:
+async def until(
+    condition: Callable, seconds: float = PATIENCE, why: Callable[[], str] = lambda: "not so in time"
+) -> None:
     """Wait for something that others do; the time is for a slow machine, what holds is seen at once."""
     deadline = time.monotonic() + seconds
     while True:

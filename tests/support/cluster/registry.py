@@ -75,5 +75,5 @@ async def start_registry(jobs: Jobs) -> Registry:
         said = await jobs.api.request("GET", f"{pod}/log", accept="*/*") if runs else b""
         return said.startswith(b"port")
 
-    await until(listens, 120, lambda: f"the registry does not listen: {found.get('status')} {said!r}")
+    await until(listens, why=lambda: f"the registry does not listen: {found.get('status')} {said!r}")
     return Registry(found["spec"]["nodeName"], int(said.split()[1]))

@@ -32,7 +32,7 @@ class Training:
         await self.jobs.submit(self.name, trainer=self.trainer, **SPEC)
         return self
 
-    async def gained(self, seconds: float = 240.0) -> dict:
+    async def gained(self) -> dict:
         """The status once the newest round runs and has made a checkpoint of its own: its end is then free."""
 
         def advanced(status: dict) -> bool:
@@ -40,16 +40,16 @@ class Training:
             saved, rounds = status.get("checkpoint", {}).get("step", 0), status.get("attempts", [{}])
             return status["state"] == "Running" and saved > rounds[-1].get("startStep", 0)
 
-        return await self.jobs.until(self.name, advanced, seconds)
+        return await self.jobs.until(self.name, advanced)
 
-    async def cause(self, number: int, reason: str, seconds: float = 240.0) -> dict:
+    async def cause(self, number: int, reason: str) -> dict:
         """Why this round ended, once the next one makes steps; it must be this reason, and free of charge."""
 
         def recovered(status: dict) -> bool:
             assert status.get("state") != "Failed", status["message"]
             return status.get("round", 0) > number and status["state"] in {"Running", "Succeeded"}
 
-        status = await self.jobs.until(self.name, recovered, seconds)
+        status = await self.jobs.until(self.name, recovered)
         attempt = next(each for each in status["attempts"] if each["round"] == number)
         assert (attempt["reason"], attempt.get("counted", False)) == (reason, False), attempt
         return attempt["cause"]
@@ -68,7 +68,7 @@ class Training:
 
     async def weights(self) -> str:
         """Digest of the model it made."""
-        status = await self.jobs.ends(self.name, 300)
+        status = await self.jobs.ends(self.name)
         assert status["state"] == "Succeeded", status["message"]
         assert status["progress"]["step"] == self.steps
         (found,) = (each["sha256"] for each in status["artifacts"] if each["name"] == "model.safetensors")

@@ -76,7 +76,7 @@ async def webhook(api: Api, namespace: str, one: Webhook, *, tls: Path, address:
         }
         await api.request("POST", path, body={"metadata": {"name": name}, "webhooks": [described]})
         try:
-            await until(lambda: _in_force(api, namespace, one), 60, lambda: f"{one.name} is not in force")
+            await until(lambda: _in_force(api, namespace, one), why=lambda: f"{one.name} is not in force")
             yield
         finally:
             await api.request("DELETE", f"{path}/{name}", body={})
