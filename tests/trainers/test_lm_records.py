@@ -135,6 +135,14 @@ def test_a_prompt_to_complete_keeps_its_record_and_the_answer(tokenizer, row, te
         ({"prompt": "p"}, {}, "field 'completion' is missing"),
         ({"prompt": None, "completion": "c"}, {}, "field 'prompt' is null"),
         ({"prompt": "p", "completion": None}, {}, "field 'completion' is null, expected text"),
+        ({"prompt": "p", "completion": " \n"}, {}, "field 'completion' is empty"),
+        ({"prompt": [ASK], "completion": ""}, {}, "field 'completion' has a turn 2 of the assistant that is empty"),
+        (
+            {"messages": [ASK, SAY | {"content": ""}, MORE, LAST]},
+            {},
+            "field 'messages' has a turn 2 of the assistant that is empty",
+        ),
+        ({"prompt": "p", "chosen": "x", "rejected": " "}, {"method": "dpo"}, "field 'rejected' is empty"),
         ({"messages": [ASK | {"content": None}, SAY]}, {}, "has a message 1 without content"),
         ({"messages": [ASK, SAY | {"content": 3}]}, {}, "has a message 2 whose content is a number, expected text"),
         (

@@ -70,8 +70,9 @@ def test_missing_unexpected_and_mis_shaped_tensors_are_named_in_one_error(folder
     with pytest.raises(DataMismatchError) as caught:
         stream(Pretrained(folder), model, ALONE)
     assert str(caught.value) == (
-        f"{folder} does not fit the model: 1 missing: {norm}; 1 unexpected: model.extra.weight; 1 of another shape: "
-        f"{up} [31, 16] for [32, 16]. Name a folder with this architecture, or change the model"
+        f"trainer.params.pretrained: {folder} does not fit the model: 1 missing: {norm}; 1 unexpected: "
+        f"model.extra.weight; 1 of another shape: {up} [31, 16] for [32, 16]. Name a folder with this architecture, or "
+        "change the model"
     )
 
 
@@ -86,7 +87,7 @@ def test_missing_unexpected_and_mis_shaped_tensors_are_named_in_one_error(folder
 )
 def test_an_index_that_is_none_is_refused(tmp_path, weight_map, error, message):
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
-    with pytest.raises(error, match=message):
+    with pytest.raises(error, match=rf"^trainer\.params\.pretrained: {tmp_path}.*{message}"):
         stream(Pretrained(tmp_path), nn.Linear(1, 1), ALONE)
 
 
@@ -101,8 +102,8 @@ def test_an_index_that_is_none_is_refused(tmp_path, weight_map, error, message):
 )
 def test_weights_of_another_format_are_refused_with_the_way_to_convert_them(tmp_path, file, message):
     (tmp_path / file).touch()
-    with pytest.raises(ConfigError, match=message):
-        stream(Pretrained(tmp_path), nn.Linear(1, 1), ALONE)
+    with pytest.raises(ConfigError, match=f"^checkpoint.initFrom: {tmp_path} {message}"):
+        stream(Pretrained(tmp_path, field="checkpoint.initFrom"), nn.Linear(1, 1), ALONE)
 
 
 def test_a_file_that_git_has_not_fetched_is_named(tmp_path):

@@ -65,6 +65,7 @@ class Pretrained:
         renamed: patterns of names in files, and what replaces them; the first match counts. Published models of some
             families name their parts as earlier versions of transformers did.
         converts: the part is a model of transformers, whose files have the layout of its family: experts one by one.
+        field: of the job that names the folder; errors begin with it.
     """
 
     folder: Path
@@ -72,6 +73,11 @@ class Pretrained:
     new: Sequence[str] = ()
     renamed: Sequence[tuple[str, str]] = ()
     converts: bool = False
+    field: str = "trainer.params.pretrained"
+
+    def at(self, path: Path) -> str:
+        """Return how errors about the folder, or a file in it, begin."""
+        return f"{self.field}: {path}"
 
 
 def geometry_of(config: Any) -> str:
@@ -100,13 +106,13 @@ def check_holds(pretrained: Pretrained, model: nn.Module) -> None:
         ConfigError: the folder has no safetensors.
         DataMismatchError: the files are too small.
     """
-    files = list(files_in(pretrained.folder))
+    files = list(files_in(pretrained))
     stored = sum(path.stat().st_size for path in files)
     weights = {id(each): each.numel() for name, each in names_of(model).items() if _is_filled(name, pretrained)}
     if sum(weights.values()) > stored:
         raise DataMismatchError(
-            f"{pretrained.folder} does not fit the model: its config.json describes {sum(weights.values())} weights, "
-            f"and its files have {stored} bytes. Copy the folder again"
+            f"{pretrained.at(pretrained.folder)} does not fit the model: its config.json describes "
+            f"{sum(weights.values())} weights, and its files have {stored} bytes. Copy the folder again"
         )
 
 
@@ -123,7 +129,7 @@ def stream(pretrained: Pretrained, model: nn.Module, world: World) -> set[str]:
     wanted = {canonical(name, pretrained): tensor for name, tensor in held.items()}
     plan: dict[Path, list[tuple[Piece, Tensor]]] = {}
     world.agree(lambda: plan.update(_plan(pretrained, model, wanted)))
-    world.agree(lambda: _read(plan))
+    world.agree(lambda: _read(pretrained, plan))
     return set(held)
 
 
@@ -145,7 +151,7 @@ def _plan(
     expected = {*wanted, *(piece.name for pieces in layout.values() for piece in pieces)}
     base = f"{language.base_model_prefix}." if pretrained.converts else ""
     stored: dict[str, _Stored] = {}
-    for file, tensors in files_of(pretrained.folder).items():
+    for file, tensors in files_of(pretrained).items():
         for own, (shape, kind) in tensors.items():
             name = _renamed(own, pretrained)
             # The base model alone may have been saved.
@@ -153,7 +159,7 @@ def _plan(
             stored[name] = _Stored(file, own, shape, kind)
     if opaque := [name for name, pieces in layout.items() if not pieces and name not in stored]:
         raise ConfigError(
-            f"{pretrained.folder}: files of this family hold {_some(opaque)} in another form, which cannot be read "
+            f"{pretrained.at(pretrained.folder)}: files of this family hold {_some(opaque)} in another form, which cannot be read "
             "into shards; load it with transformers, and save_pretrained(..., save_original_format=False)"
         )
     pieces = {name: [Piece(name)] if name in stored else layout.get(name, [Piece(name)]) for name in wanted}
@@ -181,7 +187,7 @@ def _plan(
         ],
     }
     if any(faults.values()):
-        raise DataMismatchError(_described(pretrained.folder, faults))
+        raise DataMismatchError(_described(pretrained, faults))
     plan: dict[Path, list[tuple[Piece, Tensor]]] = defaultdict(list)
     read: set[tuple[int, str]] = set()
     for piece, tensor in parts:
@@ -200,27 +206,31 @@ def _shape(piece: Piece, tensor: Tensor) -> list[int]:
     return [rows.stop - rows.start, *tensor.shape[2:]]
 
 
-def files_in(folder: Path) -> Iterator[Path]:
+def files_in(pretrained: Pretrained) -> Iterator[Path]:
     """Yield the safetensors files of a folder.
 
     Raises:
         ConfigError: there are none, or the index is not one.
         DataMismatchError: the index names a file that does not exist.
     """
-    index = _index_of(folder)
+    folder, index = pretrained.folder, _index_of(pretrained)
     if index is None and not (folder / FILE).is_file():
         there = other_weights(folder) if folder.is_dir() else "does not exist; name a folder of a Hugging Face model"
-        raise ConfigError(f"{folder} {there}")
+        raise ConfigError(f"{pretrained.at(folder)} {there}")
     for name in sorted(set(index.values())) if index is not None else [FILE]:
         path = folder / name
         if not path.is_file():
-            raise DataMismatchError(f"{folder}: {INDEX} names {name}, which does not exist; copy the folder again")
+            raise DataMismatchError(
+                f"{pretrained.at(folder)}: {INDEX} names {name}, which does not exist; copy the folder again"
+            )
         if is_pointer(path):
-            raise DataMismatchError(f"{path} is a pointer of Git LFS, not the file; run git lfs pull in its folder")
+            raise DataMismatchError(
+                f"{pretrained.at(path)} is a pointer of Git LFS, not the file; run git lfs pull in its folder"
+            )
         yield path
 
 
-def files_of(folder: Path) -> dict[Path, dict[str, tuple[tuple[int, ...], str]]]:
+def files_of(pretrained: Pretrained) -> dict[Path, dict[str, tuple[tuple[int, ...], str]]]:
     """Return the safetensors files of a folder, with the names, shapes and types of their tensors.
 
     Raises:
@@ -230,12 +240,12 @@ def files_of(folder: Path) -> dict[Path, dict[str, tuple[tuple[int, ...], str]]]
     from safetensors import SafetensorError, safe_open
 
     found: dict[Path, dict[str, tuple[tuple[int, ...], str]]] = {}
-    left = MAX_HEADER_BYTES
-    for path in files_in(folder):
+    folder, left = pretrained.folder, MAX_HEADER_BYTES
+    for path in files_in(pretrained):
         left -= _header_size(path)
         if left < 0:
             raise DataMismatchError(
-                f"{path}: the list of tensors, with those of the files before it, would have more than "
+                f"{pretrained.at(path)}: the list of tensors, with those of the files before it, would have more than "
                 f"{MAX_HEADER_BYTES >> 20} MiB, which no model has; copy the folder again"
             )
         try:
@@ -243,12 +253,14 @@ def files_of(folder: Path) -> dict[Path, dict[str, tuple[tuple[int, ...], str]]]
                 slices = {each: file.get_slice(each) for each in file.keys()}  # noqa: SIM118
                 found[path] = {name: (tuple(each.get_shape()), each.get_dtype()) for name, each in slices.items()}
         except SafetensorError as error:
-            raise DataMismatchError(f"{path}: not a safetensors file ({error}); copy it again") from error
-    index = _index_of(folder)
+            raise DataMismatchError(f"{pretrained.at(path)}: not a safetensors file ({error}); copy it again") from error
+    index = _index_of(pretrained)
     if index is not None:
         lost = [name for name, file in index.items() if name not in found[folder / file]]
         if lost:
-            raise DataMismatchError(f"{folder}: {INDEX} names {_some(lost)}, which their files lack; copy them again")
+            raise DataMismatchError(
+                f"{pretrained.at(folder)}: {INDEX} names {_some(lost)}, which their files lack; copy them again"
+            )
         found = {
             path: {name: each for name, each in tensors.items() if index.get(name) == path.name}
             for path, tensors in found.items()
@@ -287,7 +299,7 @@ def _is_filled(name: str, pretrained: Pretrained) -> bool:
     return name.startswith(pretrained.prefix) and not new
 
 
-def _read(plan: Mapping[Path, Iterable[tuple[Piece, Tensor]]]) -> None:
+def _read(pretrained: Pretrained, plan: Mapping[Path, Iterable[tuple[Piece, Tensor]]]) -> None:
     """Read the tensors of the files.
 
     Raises:
@@ -313,25 +325,26 @@ def _read(plan: Mapping[Path, Iterable[tuple[Piece, Tensor]]]) -> None:
                     filled.copy_(file.get_tensor(piece.name))
                 if not filled.isfinite().all():
                     raise DataMismatchError(
-                        f"{path}: {piece.name} has values that are not finite numbers; copy the file again, or name "
+                        f"{pretrained.at(path)}: {piece.name} has values that are not finite numbers; copy the file again, or name "
                         "the weights of an earlier step"
                     )
 
 
-def _index_of(folder: Path) -> dict[str, str] | None:
-    path = folder / INDEX
+def _index_of(pretrained: Pretrained) -> dict[str, str] | None:
+    path = pretrained.folder / INDEX
+    at = pretrained.at(path)
     if not path.is_file():
         return None
     if path.stat().st_size > MAX_INDEX_BYTES:
-        raise ConfigError(f"{path}: larger than {MAX_INDEX_BYTES >> 20} MiB; not an index of a model")
+        raise ConfigError(f"{at}: larger than {MAX_INDEX_BYTES >> 20} MiB; not an index of a model")
     try:
         weight_map: Any = json.loads(path.read_text())["weight_map"]
         names = {str(name): str(file) for name, file in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{path}: has no weight_map ({error}); copy the folder again") from error
+        raise ConfigError(f"{at}: has no weight_map ({error}); copy the folder again") from error
     outside = [file for file in set(names.values()) if Path(file).name != file or not file.endswith(".safetensors")]
     if outside:
-        raise ConfigError(f"{path}: names {_some(outside)}; only safetensors files of the same folder are read")
+        raise ConfigError(f"{at}: names {_some(outside)}; only safetensors files of the same folder are read")
     return names
 
 
@@ -345,9 +358,10 @@ def _ignored_by(model: nn.Module) -> list[re.Pattern[str]]:
     return [re.compile(pattern) for pattern in dict.fromkeys(patterns)]
 
 
-def _described(folder: Path, faults: Mapping[str, Sequence[str]]) -> str:
+def _described(pretrained: Pretrained, faults: Mapping[str, Sequence[str]]) -> str:
     listed = "; ".join(f"{len(names)} {kind}: {_some(names)}" for kind, names in faults.items() if names)
-    return f"{folder} does not fit the model: {listed}. Name a folder with this architecture, or change the model"
+    at = pretrained.at(pretrained.folder)
+    return f"{at} does not fit the model: {listed}. Name a folder with this architecture, or change the model"
 
 
 def _some(names: Sequence[str]) -> str:

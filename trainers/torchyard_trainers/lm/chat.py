@@ -64,7 +64,7 @@ class Chat:
             tools: descriptions of functions, for the template.
 
         Raises:
-            BadRecordError: the assistant says nothing, or the template mixes its turns with others.
+            BadRecordError: the assistant says nothing in a turn, or the template mixes its turns with others.
         """
         theirs = [number for number, each in enumerate(messages) if each["role"] == ASSISTANT and number >= first]
         if not theirs:
@@ -76,6 +76,8 @@ class Chat:
         if not numbers:
             raise BadRecordError("messages", "has no turn of the assistant whose weight is not 0")
         chosen = numbers[-1:] if last_only else numbers
+        if silent := [number for number in chosen if _is_silent(messages[number])]:
+            raise BadRecordError("messages", f"has a turn {silent[0] + 1} of the assistant that is empty")
         if self._marks_turns and len(chosen) == sum(each["role"] == ASSISTANT for each in messages):
             return self._marked(messages, tools)
         whole = self._rendered(messages, opens=False, tools=tools)
@@ -166,6 +168,12 @@ def conversation(value: Any, name: str) -> list[Message]:
         each | {"content": _text(each["content"], name, number)} if "content" in each else each
         for number, each in enumerate(kept, 1)
     ]
+
+
+def _is_silent(message: Message) -> bool:
+    """Return whether a turn says nothing: the model would learn to end its answer at once."""
+    parts = {name: each for name, each in message.items() if name not in ("role", "weight")}
+    return not any(each.strip() if isinstance(each, str) else each for each in parts.values())
 
 
 def _spoken(message: Message) -> Message:

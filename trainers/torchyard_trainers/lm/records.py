@@ -123,6 +123,8 @@ class Encoder:
     def _joined(self, prompt: Any, completion: Any, row: Row, name: str) -> Document:
         """Return a prompt and a completion, which is field `name`; each is a text or a list of messages."""
         if isinstance(prompt, str) and isinstance(completion, str):
+            if not completion.strip():
+                raise BadRecordError(name, "is empty")
             before, after = [*self._begin, *self._plain(prompt)], [*self._plain(completion), self._end]
             counts = self._settings.train_on == "all"
             return Document([*before, *after], [counts] * len(before) + [True] * len(after))

@@ -109,10 +109,10 @@ def match(
 def _as_folder(work: Workload, module: nn.Module, path: Path) -> Pretrained:
     """Return the folder as weights of the part of the model that `Workload.pretrained` or transformers means."""
     if work.pretrained is not None:
-        return replace(work.pretrained, folder=path)
+        return replace(work.pretrained, folder=path, field=FIELD)
     names = (name for name, each in module.named_modules() if hasattr(each, "save_pretrained"))
     part = next(names, "")
-    return Pretrained(path, f"{part}." if part else "")
+    return Pretrained(path, f"{part}." if part else "", field=FIELD)
 
 
 def _part(name: str) -> str:
