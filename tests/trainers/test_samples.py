@@ -101,7 +101,7 @@ def test_the_default_cache_belongs_to_this_user_alone(found, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_an_expanded_tensor_has_memory_that_can_be_pinned(workers):
+def test_tensors_of_a_batch_are_as_they_were_read_and_independent_of_each_other(workers):
     class Numbered:
         fingerprint = "numbered"
 
@@ -112,7 +112,9 @@ def test_an_expanded_tensor_has_memory_that_can_be_pinned(workers):
             return None
 
         def read(self, ids):
-            return {"number": torch.tensor(ids)[:, None].expand(-1, 3), "names": [str(each) for each in ids]}
+            number = torch.tensor(ids)[:, None].expand(-1, 3)
+            flags = torch.tensor([each > 2 for each in ids])
+            return {"flags": flags, "number": number, "empty": flags[:0].half(), "names": [str(each) for each in ids]}
 
     def batches(_step, _size):
         return [[3, 1]]
@@ -121,7 +123,12 @@ def test_an_expanded_tensor_has_memory_that_can_be_pinned(workers):
     with Loader(Numbered(), batches, 1, cpu, workers=workers, wait=DataWait()) as loader:
         (data,) = loader.step(0, None)
     assert data["names"] == ["3", "1"]
+    assert data["flags"].tolist() == [True, False]
+    assert (data["empty"].shape, data["empty"].dtype) == ((0,), torch.float16)
     assert data["number"].tolist() == [[3, 3, 3], [1, 1, 1]]
+    learned = (torch.ones(3, requires_grad=True) * data["number"]).sum()
+    data["flags"].logical_not_()  # autograd has kept the numbers, which this does not change
+    learned.backward()
     data["number"][0, 0] = 7  # which torch refuses where elements share memory
     assert data["number"].tolist() == [[7, 3, 3], [1, 1, 1]]
 

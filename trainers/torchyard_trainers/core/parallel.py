@@ -6,6 +6,7 @@ the loop multiplies by the world size. Then every strategy at every size compute
 
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -105,9 +106,12 @@ class Parallel:
     def scale_gradients(self, factor: Tensor) -> None:
         """Multiply all gradients by a number on this rank's device, equal on every rank."""
         found = [each.grad for each in self.module.parameters() if each.grad is not None]
-        shards = [each.to_local() if hasattr(each, "to_local") else each for each in found]  # FSDP's are DTensors
-        for shard in shards:
-            shard.mul_(factor.to(shard.device, shard.dtype))
+        alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
+        for each in found:
+            shard = each.to_local() if hasattr(each, "to_local") else each  # FSDP's are DTensors
+            alike[shard.device, shard.dtype].append(shard)
+        for (device, dtype), shards in alike.items():
+            torch._foreach_mul_(shards, factor.to(device, dtype))
 
     def parameters(self) -> list[nn.Parameter]:
         """Return this rank's shards of the parameters; reshard those that a forward pass left gathered."""

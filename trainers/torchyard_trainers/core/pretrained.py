@@ -159,8 +159,8 @@ def _plan(
             stored[name] = _Stored(file, own, shape, kind)
     if opaque := [name for name, pieces in layout.items() if not pieces and name not in stored]:
         raise ConfigError(
-            f"{pretrained.at(pretrained.folder)}: files of this family hold {_some(opaque)} in another form, which cannot be read "
-            "into shards; load it with transformers, and save_pretrained(..., save_original_format=False)"
+            f"{pretrained.at(pretrained.folder)}: files of this family hold {_some(opaque)} in another form, which "
+            "cannot be read into shards; load it with transformers, and save_pretrained(..., save_original_format=False)"
         )
     pieces = {name: [Piece(name)] if name in stored else layout.get(name, [Piece(name)]) for name in wanted}
     parts = [(piece, wanted[name]) for name, found in pieces.items() for piece in found]
@@ -253,7 +253,9 @@ def files_of(pretrained: Pretrained) -> dict[Path, dict[str, tuple[tuple[int, ..
                 slices = {each: file.get_slice(each) for each in file.keys()}  # noqa: SIM118
                 found[path] = {name: (tuple(each.get_shape()), each.get_dtype()) for name, each in slices.items()}
         except SafetensorError as error:
-            raise DataMismatchError(f"{pretrained.at(path)}: not a safetensors file ({error}); copy it again") from error
+            raise DataMismatchError(
+                f"{pretrained.at(path)}: not a safetensors file ({error}); copy it again"
+            ) from error
     index = _index_of(pretrained)
     if index is not None:
         lost = [name for name, file in index.items() if name not in found[folder / file]]
@@ -325,8 +327,8 @@ def _read(pretrained: Pretrained, plan: Mapping[Path, Iterable[tuple[Piece, Tens
                     filled.copy_(file.get_tensor(piece.name))
                 if not filled.isfinite().all():
                     raise DataMismatchError(
-                        f"{pretrained.at(path)}: {piece.name} has values that are not finite numbers; copy the file again, or name "
-                        "the weights of an earlier step"
+                        f"{pretrained.at(path)}: {piece.name} has values that are not finite numbers; copy the file "
+                        "again, or name the weights of an earlier step"
                     )
 
 

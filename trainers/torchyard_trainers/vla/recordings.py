@@ -169,8 +169,8 @@ class Recordings:
             return fitted(decode_image(self._frames.image(episode, frame, camera), place), self._size)
         file, start = episode.videos[camera]
         second = start + frame / self._dataset.fps
-        pixels = self._videos.frame(self._dataset.folder / file, second, 0.5 / self._dataset.fps, place)
-        return fitted(pixels, self._size)
+        shown = self._videos.frame(self._dataset.folder / file, second, 0.5 / self._dataset.fps, place)
+        return fitted(shown, self._size)
 
 
 def open_recordings(settings: Settings, folder: Path, image_size: int) -> tuple[Recordings, Recordings]:

@@ -4,12 +4,15 @@ import io
 import os
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchyard_trainers.core.exits import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 MAX_PIXELS = 1 << 26  # of an image: more is not a camera
 # A playlist named like a video would have FFmpeg open other files and addresses.
@@ -17,8 +20,8 @@ _OPTIONS = {"format_whitelist": "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm", "protoc
 MOST_OPEN = 32  # videos of a process: a decoder keeps several frames
 
 
-def decode_image(content: bytes, place: str) -> NDArray[np.uint8]:
-    """Return the pixels of an encoded image, [height, width, 3].
+def decode_image(content: bytes, place: str) -> "Image":
+    """Return the pixels of an encoded image, RGB.
 
     Args:
         content: a PNG, JPEG or another format of Pillow.
@@ -30,10 +33,11 @@ def decode_image(content: bytes, place: str) -> NDArray[np.uint8]:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(content)) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise DataError(f"{place}: an image of {image.width} x {image.height} pixels; at most {MAX_PIXELS}")
-            return np.asarray(image.convert("RGB"))
+        image = Image.open(io.BytesIO(content))
+        if image.width * image.height > MAX_PIXELS:
+            raise DataError(f"{place}: an image of {image.width} x {image.height} pixels; at most {MAX_PIXELS}")
+        image.load()
+        return image if image.mode == "RGB" else image.convert("RGB")
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         raise DataError(f"{place}: not a readable image: {error}") from error
 
@@ -48,8 +52,8 @@ class Videos:
         self._open: OrderedDict[Path, Any] = OrderedDict()
         self._process = os.getpid()
 
-    def frame(self, path: Path, second: float, tolerance: float, place: str) -> NDArray[np.uint8]:
-        """Return the frame of a video at a time, [height, width, 3].
+    def frame(self, path: Path, second: float, tolerance: float, place: str) -> "Image":
+        """Return the frame of a video at a time, RGB.
 
         Args:
             path: of the video.
@@ -68,7 +72,7 @@ class Videos:
             self._open.pop(path, None)
             raise DataError(f"{place}: {path} cannot be decoded: {error}") from error
         if best is not None and abs(best.time - second) <= tolerance:
-            return np.asarray(best.to_ndarray(format="rgb24"))
+            return best.to_image()
         nearest = "none" if best is None else f"the nearest is at {best.time:.4f} s"
         raise DataError(
             f"{place}: {path} has no frame at {second:.4f} s ({nearest}); copy the file again, or correct fps in "
@@ -112,16 +116,16 @@ def _nearest(container: Any, second: float, tolerance: float) -> Any:
     return best
 
 
-def fitted(pixels: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+def fitted(image: "Image", size: int) -> NDArray[np.uint8]:
     """Return an image scaled into a square with its proportions kept, on black, [size, size, 3]."""
-    from PIL import Image
+    from PIL.Image import Resampling
 
-    height, width = pixels.shape[:2]
-    if (height, width) == (size, size):
-        return pixels
+    width, height = image.size
     share = size / max(height, width)
     wide, high = max(1, round(width * share)), max(1, round(height * share))
-    scaled = np.asarray(Image.fromarray(pixels).resize((wide, high), Image.Resampling.BILINEAR))
+    scaled = np.asarray(image if share == 1 else image.resize((wide, high), Resampling.BILINEAR))
+    if wide == high == size:
+        return scaled
     found = np.zeros((size, size, 3), np.uint8)
     top, left = (size - high) // 2, (size - wide) // 2
     found[top : top + high, left : left + wide] = scaled

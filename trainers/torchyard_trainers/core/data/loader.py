@@ -5,13 +5,14 @@ import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from torchyard_trainers.core.data.source import Source
 from torchyard_trainers.core.data_wait import DataWait
@@ -20,6 +21,7 @@ from torchyard_trainers.core.exits import DataError, TrainerError
 Batches = Callable[[int, int | None], Sequence[Sequence[int]]]
 MOST_WORKERS = 8  # of a rank, unless a workload asks for more
 AHEAD = 2  # micro-batches that each worker process reads ahead
+_ALIGNED = 64  # bytes: where a tensor begins in packed memory
 
 
 def share_of_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
@@ -103,7 +105,7 @@ class Loader:
         if isinstance(data, _Failed):
             self._next = None  # the rest of this step is not read any more
             raise data.error
-        return on_device(data, self._device)
+        return data.unpacked(self._device) if isinstance(data, _Packed) else data
 
     def __enter__(self) -> Self:
         return self
@@ -116,7 +118,7 @@ class Loader:
             _Samples(source),
             batch_sampler=order,  # type: ignore[arg-type]
             num_workers=self._workers,
-            collate_fn=_in_memory_of_its_own,
+            collate_fn=_packed,
             pin_memory=self._device.type == "cuda",
             worker_init_fn=_begin_worker,
             prefetch_factor=AHEAD if self._workers else None,
@@ -163,9 +165,61 @@ class _Failed:
         self.error = error
 
 
-def _in_memory_of_its_own(data: Any) -> Any:
-    """Return what was read; an expanded tensor, whose elements share memory, could not be pinned."""
-    return tree_map_only(Tensor, Tensor.contiguous, data)
+@dataclass(frozen=True)
+class _Part:
+    """Where a tensor lies in the memory of a `_Packed`, in bytes."""
+
+    begin: int
+    end: int
+    dtype: torch.dtype
+    shape: torch.Size
+
+    def of(self, memory: Tensor) -> Tensor:
+        # `.data`: a change in place of one tensor is not a change of the others.
+        return memory[self.begin : self.end].view(self.dtype).view(self.shape).data
+
+
+class _Packed:
+    """Nested tensors in one piece of memory, which goes to another process and to a GPU at once.
+
+    Each tensor by itself would need a file descriptor, a connection that hands it over, and a transfer.
+    """
+
+    def __init__(self, data: Any, memory: Tensor) -> None:
+        self._data, self._memory = data, memory
+
+    def pin_memory(self) -> Self:
+        """Return it in memory that a GPU reads while the CPU goes on; the thread of the loader calls this."""
+        self._memory = self._memory.pin_memory()
+        return self
+
+    def unpacked(self, device: torch.device) -> Any:
+        """Return the tensors, on a device."""
+        memory = on_device(self._memory, device)
+        return on_device(tree_map_only(_Part, lambda part: part.of(memory), self._data), device)
+
+
+def _packed(data: Any) -> Any:
+    """Return what was read with its tensors in one piece of memory, shared in a worker process."""
+    found: list[tuple[_Part, Tensor]] = []
+
+    def part_of(tensor: Tensor) -> Any:
+        if tensor.layout is not torch.strided or tensor.requires_grad:
+            return tensor
+        begin = -(-found[-1][0].end // _ALIGNED) * _ALIGNED if found else 0
+        size = tensor.numel() * tensor.element_size()
+        found.append((_Part(begin, begin + size, tensor.dtype, tensor.shape), tensor))
+        return found[-1][0]
+
+    parts = tree_map_only(Tensor, part_of, data)
+    if not found or not found[-1][0].end:
+        return data
+    size, shared = found[-1][0].end, get_worker_info() is not None
+    memory = torch.empty(0, dtype=torch.uint8)
+    memory.set_(torch.UntypedStorage._new_shared(size) if shared else torch.UntypedStorage(size))  # noqa: SLF001
+    for part, tensor in found:
+        part.of(memory).copy_(tensor)
+    return _Packed(parts, memory)
 
 
 def _begin_worker(_number: int) -> None:
