@@ -160,7 +160,8 @@ def _plan(
     if opaque := [name for name, pieces in layout.items() if not pieces and name not in stored]:
         raise ConfigError(
             f"{pretrained.at(pretrained.folder)}: files of this family hold {_some(opaque)} in another form, which "
-            "cannot be read into shards; load it with transformers, and save_pretrained(..., save_original_format=False)"
+            "cannot be read into shards; load it with transformers, and "
+            "save_pretrained(..., save_original_format=False)"
         )
     pieces = {name: [Piece(name)] if name in stored else layout.get(name, [Piece(name)]) for name in wanted}
     parts = [(piece, wanted[name]) for name, found in pieces.items() for piece in found]
