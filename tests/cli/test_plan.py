@@ -12,6 +12,8 @@ from torchyard.cli.main import main
 from torchyard.client.files import job_of
 from torchyard_trainers.core.config import load
 from torchyard_trainers.core.memory.plan import plan as forecast
+from torchyard_trainers.lm import models
+from torchyard_trainers.lm.models import PRESETS as MODELS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = """
@@ -132,12 +134,43 @@ def test_every_part_of_the_memory_is_listed_with_when_it_is_needed(job, capsys, 
     ids=lambda file: file.stem,
 )
 def test_every_shipped_example_of_a_built_in_trainer_can_be_planned(example, tmp_path):
-    """In this process, since to import torch takes longer than most of these forecasts."""
-    file, job = tmp_path / "config.json", job_of(example, [])
+    assert forecast_of(example, tmp_path, "H100-80GB")["job"]["fits"] is True
+
+
+def forecast_of(example, folder, gpu):
+    """Plan in this process, since to import torch takes longer than most of these forecasts."""
+    file, job = folder / "config.json", job_of(example, [])
     file.write_text(json.dumps(trainer_config(job, str)))
     procs = max(1, job.spec.gpus_per_node) if job.spec.procs_per_node == "auto" else job.spec.procs_per_node
-    sizes = {"ranks": job.spec.nodes * procs, "local": procs, "memory": plan.bytes_of("H100-80GB")}
-    assert json.loads(forecast(load(file), **sizes))["job"]["fits"] is True
+    memory = plan.bytes_of(gpu) if gpu is not None else None
+    return json.loads(forecast(load(file), ranks=job.spec.nodes * procs, local=procs, memory=memory))
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "ranks", "strategy", "precision", "shards"),
+    [
+        ("one-gpu", "H100-80GB", 1, "single", "bf16", 1),
+        ("ddp-one-node", "H100-80GB", 8, "ddp", "bf16", 1),
+        ("fsdp-70b", "H100-80GB", 64, "fsdp", "bf16", 64),
+        ("two-nodes", "H100-80GB", 16, "hsdp", "bf16", 8),  # sharded inside of a node
+        ("some-gpus", "RTX4090-24GB", 4, "ddp", "bf16", 1),
+        ("cpu", None, 2, "ddp", "fp32", 1),
+    ],
+)
+def test_each_scenario_is_planned_with_its_machines(
+    name, gpu, ranks, strategy, precision, shards, tmp_path, monkeypatch
+):
+    """Of each model one layer, since all layers are alike: the time of a forecast grows with their number."""
+    shallow = {model: (kind, {**sizes, "num_hidden_layers": 1}) for model, (kind, sizes) in MODELS.items()}
+    monkeypatch.setattr(models, "PRESETS", shallow)
+    found = forecast_of(EXAMPLES / "lm" / f"{name}.yaml", tmp_path, gpu)
+    job, sizes = found["job"], found["job"]["bytes"]
+    assert (found["ranks"], job["strategy"], job["precision"]) == (ranks, strategy, precision)
+    assert job["fits"] is (None if gpu is None else True)
+    # Masters of four bytes, and two moments as large; a gradient is there once it was computed.
+    assert sizes["parameters"] == pytest.approx(4 * found["parameters"] / shards, rel=0.01)
+    assert sizes["optimizer"] == pytest.approx(2 * sizes["parameters"], rel=0.01)
+    assert found["how"] == "a step of shapes"
 
 
 def test_a_shipped_custom_workload_can_be_planned(capsys):
