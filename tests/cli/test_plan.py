@@ -147,20 +147,19 @@ def forecast_of(example, folder, gpu):
 
 
 @pytest.mark.parametrize(
-    ("name", "gpu", "ranks", "strategy", "precision", "shards"),
-    [
-        ("one-gpu", "H100-80GB", 1, "single", "bf16", 1),
-        ("ddp-one-node", "H100-80GB", 8, "ddp", "bf16", 1),
-        ("fsdp-70b", "H100-80GB", 64, "fsdp", "bf16", 64),
-        ("two-nodes", "H100-80GB", 16, "hsdp", "bf16", 8),  # sharded inside of a node
-        ("some-gpus", "RTX4090-24GB", 4, "ddp", "bf16", 1),
-        ("cpu", None, 2, "ddp", "fp32", 1),
+    ("name", "gpu", "expected"),
+    [  # ranks, strategy, precision, shards
+        ("one-gpu", "H100-80GB", (1, "single", "bf16", 1)),
+        ("ddp-one-node", "H100-80GB", (8, "ddp", "bf16", 1)),
+        ("fsdp-70b", "H100-80GB", (64, "fsdp", "bf16", 64)),
+        ("two-nodes", "H100-80GB", (16, "hsdp", "bf16", 8)),  # sharded inside of a node
+        ("some-gpus", "RTX4090-24GB", (4, "ddp", "bf16", 1)),
+        ("cpu", None, (2, "ddp", "fp32", 1)),
     ],
 )
-def test_each_scenario_is_planned_with_its_machines(
-    name, gpu, ranks, strategy, precision, shards, tmp_path, monkeypatch
-):
+def test_each_scenario_is_planned_with_its_machines(name, gpu, expected, tmp_path, monkeypatch):
     """Of each model one layer, since all layers are alike: the time of a forecast grows with their number."""
+    ranks, strategy, precision, shards = expected
     shallow = {model: (kind, {**sizes, "num_hidden_layers": 1}) for model, (kind, sizes) in MODELS.items()}
     monkeypatch.setattr(models, "PRESETS", shallow)
     found = forecast_of(EXAMPLES / "lm" / f"{name}.yaml", tmp_path, gpu)

@@ -69,6 +69,17 @@ def test_what_is_seen_rewarded_and_over_is_what_gymnasium_says():
     assert over
 
 
+@pytest.mark.parametrize("name", ["Levers", "Switches"])
+def test_several_choices_in_a_step_are_one_action_of_all_their_combinations(name):
+    environment = opened({"environment": f"outside_worlds:{name}", "maxEpisodeSteps": 9})
+    assert environment.actions == 8
+    numbers = torch.zeros(8, 1)
+    outcome = environment.step(environment.reset(numbers), torch.arange(8)[:, None], numbers)
+    choices = environment.observe(outcome.final)[:, 0]
+    assert len({tuple(each) for each in choices.tolist()}) == 8
+    assert choices[5].tolist() == ([0, 1, 2] if name == "Levers" else [1, 0, 1]), "as numpy.unravel_index numbers them"
+
+
 def test_an_environment_that_does_not_repeat_itself_is_named():
     given = HILL | {"environment": "outside_worlds:Forgetful"}
     state = opened(given).reset(torch.rand(6, 1))
@@ -119,7 +130,7 @@ def test_what_an_environment_may_not_return_is_named(world, message):
         ),
         ({"environment": "CartPole-v7"}, "trainer.params.environment: 'CartPole-v7': Environment version `v7` for"),
         ({"environment": "nowhere:Thing-v0"}, "trainer.params.environment: 'nowhere:Thing-v0': No module named"),
-        ({"environment": "Pendulum-v1"}, "has actions Box(-2.0, 2.0, (1,), float32); only Discrete ones can be"),
+        ({"environment": "Pendulum-v1"}, "has actions Box(-2.0, 2.0, (1,), float32); a policy chooses one of"),
         ({"environment": "nowhere:Thing"}, "there is no module 'nowhere'; set workingDir to its folder"),
         ({"environment": "outside_worlds:Thing"}, "but outside_worlds has no class Thing"),
         ({"environment": "outside_worlds:Many"}, "is a VectorEnv of gymnasium; name the class of a single environment"),
@@ -135,7 +146,7 @@ def test_what_an_environment_may_not_return_is_named(world, message):
         ),
         (HILL | {"environment": "outside_worlds:Vast"}, "has 1000000000 actions; use at most 65536"),
         ({"environment": "outside_worlds:Torn"}, "step of 2 copies raised KeyError: 'arm' (outside_worlds.py, line"),
-        ({"environment": "MountainCarContinuous-v0"}, "has actions Box(-1.0, 1.0, (1,), float32); only Discrete"),
+        ({"environment": "MountainCarContinuous-v0"}, "has actions Box(-1.0, 1.0, (1,), float32); a policy chooses"),
         (
             {"environment": "outside_worlds:Unfinished"},
             "lacks actions, observed, planes, draws, limit, measure, observe",

@@ -159,3 +159,24 @@ class Shorter(Hill):
 
 class Many(gymnasium.vector.VectorEnv):
     """Several copies in one, as gymnasium makes them."""
+
+
+class Levers(gymnasium.Env):
+    """Three levers of four, two and one places, the last one numbered from 2; shows where they are."""
+
+    observation_space = spaces.Box(0, 3, (3,))
+    action_space = spaces.MultiDiscrete([4, 2, 1], start=[-2, 0, 2])
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        return action.astype(np.float32), 1.0, False, False, {}
+
+
+class Switches(Levers):
+    """Three switches."""
+
+    action_space = spaces.MultiBinary(3)

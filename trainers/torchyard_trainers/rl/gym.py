@@ -5,6 +5,7 @@ episode can be brought back by playing them again, so that a rollout, a checkpoi
 with the same episodes. Copies that are already there are only stepped.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
@@ -67,7 +68,8 @@ class Gymnasium:
         space, actions = (getattr(self._first, f"{kind}_space", None) for kind in ("observation", "action"))
         if not isinstance(actions, spaces.Discrete):
             raise ConfigError(
-                f"{at} has actions {actions}; only Discrete ones can be chosen: wrap it so that it has them"
+                f"{at} has actions {actions}; a policy chooses one of Discrete ones, or one of at most {MOST_ACTIONS} "
+                "combinations of MultiDiscrete or MultiBinary ones: wrap it so that it has them"
             )
         if actions.n > MOST_ACTIONS:
             raise ConfigError(f"{at} has {actions.n} actions; use at most {MOST_ACTIONS}")
@@ -217,7 +219,8 @@ def open_gymnasium(name: str, made: type | None, most_steps: int | None, at: str
         env = gymnasium.make(name, max_episode_steps=most_steps, disable_env_checker=True) if made is None else made()
         if made is not None and most_steps is not None:
             env = TimeLimit(env, most_steps)
-        return env if isinstance(env.observation_space, spaces.Box) else FlattenObservation(env)
+        env = env if isinstance(env.observation_space, spaces.Box) else FlattenObservation(env)
+        return _numbered(env)
 
     needs = "make the class without arguments, and set observation_space and action_space in __init__"
     with blamed(at, "making it", needs):
@@ -232,6 +235,30 @@ def open_gymnasium(name: str, made: type | None, most_steps: int | None, at: str
             f"trainer.params.maxEpisodeSteps, at most {MOST_STEPS}"
         )
     return Gymnasium(make, limit, at)
+
+
+def _numbered(env: Any) -> Any:
+    """Return an environment with several choices in a step as one of which every combination is an action.
+
+    Combinations are numbered as `numpy.unravel_index` does. Those of more than MOST_ACTIONS are left as they are.
+    """
+    from gymnasium import spaces
+    from gymnasium.wrappers import TransformAction
+
+    space = env.action_space
+    if not isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        return env
+    counts = np.full(space.shape, 2) if isinstance(space, spaces.MultiBinary) else space.nvec
+    start = 0 if isinstance(space, spaces.MultiBinary) else space.start
+    sizes = [int(each) for each in counts.flat]
+    if math.prod(sizes) > MOST_ACTIONS:
+        return env
+
+    def combination(number: int) -> NDArray[Any]:
+        chosen = np.reshape(np.unravel_index(int(number), sizes), counts.shape)
+        return (chosen + start).astype(space.dtype)
+
+    return TransformAction(env, combination, spaces.Discrete(math.prod(sizes)))
 
 
 def _state(live: Live, seen: NDArray[np.float32], device: torch.device) -> State:
