@@ -113,16 +113,16 @@ def _create(image: str, config: str) -> None:
     file = KIND / "cluster.yaml"
     file.write_text(config)
     # `--retain`: the nodes of a cluster that did not come up say why.
-    argv = ("--config", file, "--image", image, "--kubeconfig", KUBECONFIG, "--wait", "120s", "--retain")
+    argv = ("--config", file, "--image", image, "--kubeconfig", KUBECONFIG, "--wait", "600s", "--retain")
     run(BIN / "kind", "create", "cluster", *argv)
     manifests = HERE / "manifests"
-    kubectl("apply", "--filename", str(manifests / "storage-class.yaml"))
+    kubectl("apply", "--validate=false", "--filename", str(manifests / "storage-class.yaml"))
     storage = ("--namespace", "local-path-storage")
     kubectl(*storage, "patch", "configmap/local-path-config", "--patch-file", str(manifests / "storage-patch.yaml"))
     kubectl(*storage, "rollout", "restart", "deployment/local-path-provisioner")
-    kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
+    kubectl("wait", "--for=condition=Ready", "nodes", "--all", "--timeout=600s")
     for namespace, deployment in (("kube-system", "coredns"), ("local-path-storage", "local-path-provisioner")):
-        kubectl("--namespace", namespace, "rollout", "status", f"deployment/{deployment}", "--timeout=120s")
+        kubectl("--namespace", namespace, "rollout", "status", f"deployment/{deployment}", "--timeout=600s")
 
 
 def run_in_shell(argv: list[str]) -> int:

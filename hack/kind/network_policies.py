@@ -41,6 +41,7 @@ def enforce(nodes: tuple[str, ...], kubectl: tuple[str | Path, ...]) -> None:
         for node in nodes:
             run("docker", "cp", program, f"{node}:{PROGRAM}")
         manifest = MANIFEST.read_text().replace("@KUBERNETES@", KUBERNETES).replace("@MADE_FROM@", made_from)
-        run(*kubectl, "apply", "--filename", "-", text=manifest)
-        rollout = ("rollout", "status", "daemonset/network-policies", "--timeout=60s")
+        # A busy API server takes longer to describe its types, for validation, than kubectl waits.
+        run(*kubectl, "apply", "--validate=false", "--filename", "-", text=manifest)
+        rollout = ("rollout", "status", "daemonset/network-policies", "--timeout=600s")
         run(*kubectl, "--namespace", "kube-system", *rollout)
