@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import EXECUTABLE, CommandLine
 
-from torchyard.cli.main import explained
+from torchyard.cli.main import COMMANDS, ELSEWHERE, explained
 
 
 def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
@@ -21,6 +21,7 @@ def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
     ("words", "parts"),
     [
         (["rnu"], ["no command 'rnu'", "did you mean `torchyard run`?"]),
+        (["ls"], ["no command 'ls'", "did you mean `torchyard ps`?"]),
         (["--hlep"], ["no option '--hlep'"]),
         (["-n", "team"], ["-n team: no command is given", "torchyard --help"]),
         (["-n"], ["no command is given"]),
@@ -177,3 +178,8 @@ def test_paths_are_not_needed_to_ask_for_help(torchyard: CommandLine, tmp_path: 
     torchyard.env["TORCHYARD_HOME"] = str(tmp_path / "not" / "there")
     assert torchyard("--help").returncode == 0
     assert torchyard("ps").returncode == 0
+
+
+def test_each_suggested_command_exists():
+    assert set(ELSEWHERE.values()) <= set(COMMANDS)
+    assert not set(ELSEWHERE) & set(COMMANDS)

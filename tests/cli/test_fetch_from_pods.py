@@ -91,6 +91,26 @@ async def test_what_no_pod_has_is_rejected_with_the_message_of_the_first(torchya
     assert not (torchyard.folder / "got").exists()
 
 
+@pytest.mark.parametrize("ended", [1, 2])
+async def test_a_pod_that_has_ended_although_the_api_server_says_that_it_runs(torchyard, pods, ended):
+    refused = []
+
+    async def answer(request):
+        if request.path.endswith("/exec") and len(refused) < ended:
+            refused.append(request.path)
+            return web.json_response({"kind": "Status", "code": 500}, status=500)
+        over = len(refused) == 2 and request.path.endswith("/pods")
+        return web.json_response({"kind": "PodList", "items": []}) if over else await pods.answer(request)
+
+    async with cluster(torchyard, answer):
+        done = await asyncio.to_thread(torchyard, "fetch", "cvrp", "profile", "-o", "got", "-n", "team")
+    if ended == 1:
+        assert done.returncode == 0, done
+        assert (torchyard.folder / "got" / "both").read_text() == "of cvrp-0-1", "the other pod has it, too"
+    else:
+        assert "no pod of 'cvrp' runs, and what it wrote was lost with them" in done.stderr
+
+
 async def test_a_user_who_may_not_run_commands_reads_which_right_is_missing(torchyard, pods):
     async def answer(request):
         if request.path.endswith("/exec"):

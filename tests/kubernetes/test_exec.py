@@ -7,7 +7,7 @@ from aiohttp import WSMsgType, web
 from tests.support.kubernetes.api_server import refused, talking
 
 from torchyard.kubernetes.client.errors import NotFound, Rejected
-from torchyard.kubernetes.client.exec import CommandFailed, run
+from torchyard.kubernetes.client.exec import CannotRun, CommandFailed, run
 from torchyard.reconcile.ports import Unavailable
 
 WELL = (3, json.dumps({"status": "Success"}).encode())
@@ -57,7 +57,9 @@ async def test_a_broken_connection_does_not_end_the_command(tmp_path, monkeypatc
         await output(tmp_path, answering((1, b"half of an archive")), monkeypatch)
 
 
-@pytest.mark.parametrize(("code", "error"), [(404, NotFound), (403, Rejected), (400, Rejected), (500, Unavailable)])
+@pytest.mark.parametrize(
+    ("code", "error"), [(404, NotFound), (403, Rejected), (400, Rejected), (500, CannotRun), (503, Unavailable)]
+)
 async def test_what_the_server_refuses(tmp_path, monkeypatch, code, error):
     async def answer(_request):
         return refused(code, message="no")

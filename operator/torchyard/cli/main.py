@@ -63,6 +63,35 @@ COMMANDS: dict[str, Command] = {
     "version": Command("operator", "Print the version."),
 }
 
+# What users of kubectl and of other launchers type first.
+ELSEWHERE = {
+    "ls": "ps",
+    "list": "ps",
+    "jobs": "ps",
+    "get": "ps",
+    "top": "gpus",
+    "describe": "explain",
+    "why": "explain",
+    "metrics": "status",
+    "show": "status",
+    "apply": "submit",
+    "create": "submit",
+    "launch": "run",
+    "start": "run",
+    "train": "run",
+    "kill": "stop",
+    "cancel": "stop",
+    "pause": "suspend",
+    "continue": "resume",
+    "restart": "resume",
+    "check": "validate",
+    "lint": "validate",
+    "download": "fetch",
+    "cp": "fetch",
+    "artifacts": "fetch",
+    "serve": "chat",
+}
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
@@ -153,9 +182,9 @@ def dispatch(words: list[str]) -> int:
     if name not in COMMANDS:
         import difflib
 
-        near = difflib.get_close_matches(name, COMMANDS, n=1)
+        near = ELSEWHERE.get(name) or next(iter(difflib.get_close_matches(name, COMMANDS, n=1)), None)
         kind = "option" if name.startswith("-") else "command"
-        fix = f"did you mean `{PROGRAM} {near[0]}`?" if near else f"`{PROGRAM} --help` lists the commands"
+        fix = f"did you mean `{PROGRAM} {near}`?" if near else f"`{PROGRAM} --help` lists the commands"
         raise RefusalError(f"there is no {kind} {name!r}", fix)
     try:
         values = vars(parser_of(name).parse_args(rest))

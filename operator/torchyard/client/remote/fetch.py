@@ -5,9 +5,9 @@ import contextlib
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,13 +19,17 @@ from torchyard.client.remote.pod_exec import python
 from torchyard.client.remote.session import Remote
 from torchyard.client.remote.unpack import unpack
 from torchyard.kubernetes.client.errors import Gone, NotFound
+from torchyard.kubernetes.client.exec import CannotRun
 from torchyard.kubernetes.manifests import names, pod
 from torchyard.kubernetes.manifests.names import NON_ROOT
 from torchyard.kubernetes.manifests.pod import container_security, pod_security
 
 Document = dict[str, Any]
+T = TypeVar("T")
 READER_SECONDS = 900
 START_SECONDS = 120.0
+PAUSES = (1.0, 2.0, 4.0, 8.0)
+"""Seconds between attempts to run a command in a pod that may have ended."""
 HEADERS_BYTES = 256 * 2**20  # of an archive with as many entries as are allowed
 
 # Runs in the pod: links are not followed, and nothing outside the folder is read.
@@ -76,6 +80,32 @@ async def contents(remote: Remote, name: str) -> list[Artifact]:
     Raises:
         TorchYardError: no pod can be had that sees it.
     """
+    return await _once_pods_are_known(lambda: _contents(remote, name))
+
+
+async def fetch(remote: Remote, name: str, wanted: Path, to: Path, allowance: Allowance) -> None:
+    """Bring a file or folder of the job's checkpoint folder to `to`, which must not exist.
+
+    Where pods share no disk, each has its own checkpoint folder, with the profiles of its ranks for instance: what
+    all of them have in a folder is brought, and of two files with one name the first pod's.
+
+    Raises:
+        TorchYardError: the job has no such thing, no pod can be had that sees it, or it is too large.
+    """
+    await _once_pods_are_known(lambda: _fetch(remote, name, wanted, to, allowance))
+
+
+async def _once_pods_are_known(work: Callable[[], Awaitable[T]]) -> T:
+    """Do `work`, again for a while if no pod can run commands: the API server learns late which pods have ended."""
+    for seconds in PAUSES:
+        try:
+            return await work()
+        except CannotRun:
+            await asyncio.sleep(seconds)
+    return await work()
+
+
+async def _contents(remote: Remote, name: str) -> list[Artifact]:
     job = jobs.typed(await jobs.get(remote, name))
     async with _readers(remote, job) as pods:
         found: dict[str, Artifact] = {}
@@ -96,17 +126,9 @@ async def contents(remote: Remote, name: str) -> list[Artifact]:
         return sorted(found.values())
 
 
-async def fetch(remote: Remote, name: str, wanted: Path, to: Path, allowance: Allowance) -> None:
-    """Bring a file or folder of the job's checkpoint folder to `to`, which must not exist.
-
-    Where pods share no disk, each has its own checkpoint folder, with the profiles of its ranks for instance: what
-    all of them have in a folder is brought, and of two files with one name the first pod's.
-
-    Raises:
-        TorchYardError: the job has no such thing, no pod can be had that sees it, or it is too large.
-    """
+async def _fetch(remote: Remote, name: str, wanted: Path, to: Path, allowance: Allowance) -> None:
     job = jobs.typed(await jobs.get(remote, name))
-    faults: list[TorchYardError] = []
+    faults: list[TorchYardError | CannotRun] = []
     part = to.with_name(f"{to.name}.part")
     async with _readers(remote, job) as pods:
         for pod in pods:
@@ -114,7 +136,7 @@ async def fetch(remote: Remote, name: str, wanted: Path, to: Path, allowance: Al
                 is_folder = await _bring(remote, pod, f"{names.CHECKPOINTS}/{name}", wanted, part, allowance)
             except TooLargeError:
                 raise
-            except TorchYardError as fault:
+            except (TorchYardError, CannotRun) as fault:
                 remove(part)
                 faults.append(fault)
                 continue
@@ -122,7 +144,7 @@ async def fetch(remote: Remote, name: str, wanted: Path, to: Path, allowance: Al
             if not is_folder:
                 break
     if len(faults) == len(pods):
-        raise faults[0]
+        raise next((fault for fault in faults if isinstance(fault, CannotRun)), faults[0])
 
 
 async def _bring(  # noqa: PLR0917 -- of one place and another

@@ -13,6 +13,7 @@ from torchyard.client.backend import location_flags
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.kubernetes.client.api import Api, connected
 from torchyard.kubernetes.client.errors import Conflict, Gone, NotFound, Rejected, Unauthorized
+from torchyard.kubernetes.client.exec import CannotRun
 from torchyard.reconcile.ports import Unavailable
 
 T = TypeVar("T")
@@ -89,6 +90,9 @@ def unanswered(remote: Remote, error: Unavailable) -> TorchYardError:
     if isinstance(error, Unauthorized):
         fix = f"log in again, or correct the user of {remote.context} in the kubeconfig"
         return TorchYardError(f"the API server does not know who you are: {error}", fix, FAILED)
+    if isinstance(error, CannotRun):
+        fix = "if it has not ended, see whether its node is Ready: kubectl get nodes"
+        return TorchYardError(str(error), fix, FAILED)
     fix = f"is the cluster of {remote.context} up, and can it be reached from here?"
     return TorchYardError(f"the API server does not answer: {error}", fix, FAILED)
 

@@ -23,6 +23,10 @@ class CommandFailed(Exception):  # noqa: N818 -- a fact about a command, as the 
     """The exit code of the command is not 0; the text is its stderr."""
 
 
+class CannotRun(Unavailable):
+    """The node could not run the command: the container has just ended, or the node does not answer."""
+
+
 async def run(
     api: Api, namespace: str, pod: str, container: str, command: Sequence[str], *, seconds: float = 3600.0
 ) -> AsyncIterator[bytes]:
@@ -39,6 +43,7 @@ async def run(
     Raises:
         NotFound, Rejected: no such pod, no right to do this, or the container does not run.
         CommandFailed: its exit code is not 0.
+        CannotRun: the node could not start it, such as in a container that has ended although its pod says Running.
         Unavailable: no connection, or it broke before the command's end was reported.
     """
     what = f"exec in {pod}"
@@ -70,7 +75,10 @@ async def run(
         if error.status == 404:
             raise NotFound(f"there is no pod {pod}", Details(name=pod, kind="pods")) from error
         # The reason is in the body of the answer, which WebSocket clients do not return.
-        said = {"code": error.status, "message": f"container {container} of {pod} cannot run commands at the moment"}
+        problem = f"container {container} of {pod} cannot run commands at the moment"
+        if error.status == 500:
+            raise CannotRun(problem) from error
+        said = {"code": error.status, "message": problem}
         raise refusal(error.status, msgspec.json.encode(said), what=what, retry_after=None) from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise Unavailable(f"{what}: {str(error) or 'no answer in time'}") from error
