@@ -1,5 +1,6 @@
 """For every test: no judgement by the clock, and a line at the end for whatever could not run here."""
 
+import contextlib
 import gc
 import os
 import sys
@@ -41,8 +42,15 @@ def pytest_collection_finish():
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item):
     """Note the processor time, and that of the clock, before a test and its fixtures."""
-    item.stash[BEFORE] = processor_seconds(), time.perf_counter()
+    item.stash[BEFORE] = processor_seconds_of(item), time.perf_counter()
     return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that starts jobs in the environment of whoever started pytest."""
+    with of_templates().without_pytest() if starts_jobs(pyfuncitem) else contextlib.nullcontext():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -55,8 +63,27 @@ def pytest_runtest_teardown(item):
         # Less than before where a process went its own way. A list of children that is read while one of them ends may
         # lack others: what they took in all their life would be the next test's.
         most = (time.perf_counter() - clock) * os.cpu_count()
-        taken = min(max(0.0, processor_seconds() - processor), most)
+        taken = min(max(0.0, processor_seconds_of(item) - processor), most)
         item.user_properties.append(("processor", f"{taken:.2f}"))
+
+
+def starts_jobs(item):
+    """Return whether a test is one of the end-to-end tier."""
+    return item.get_closest_marker("e2e") is not None
+
+
+def of_templates():
+    """Return the module, whose assertions are rewritten only since it is imported no sooner."""
+    from tests.support import shared_templates
+
+    return shared_templates
+
+
+def processor_seconds_of(item):
+    """Return the seconds of this process, its descendants and, where there may be some, the templates of its jobs."""
+    return processor_seconds() + sum(
+        map(processor_seconds, of_templates().template_pids() if starts_jobs(item) else ())
+    )
 
 
 def processor_seconds(pid="self"):

@@ -21,7 +21,7 @@ from torchyard_agent.workers.titles import name_process
 
 _LOG_BYTES = 8 << 20
 _STACKS_ARGUMENTS = 3
-_TEMPLATE_ARGUMENTS = 4
+_TEMPLATE_ARGUMENTS = 5
 
 
 def main() -> None:
@@ -35,8 +35,8 @@ def main() -> None:
             print(json.dumps(stacks.listed(Path(sys.argv[2]))))
             return
         if sys.argv[1:2] == ["template"] and len(sys.argv) > _TEMPLATE_ARGUMENTS:
-            listening, owner, *command = sys.argv[2:]
-            template.execute(listening, owner, settings_module.read(command, os.environ))
+            listening, owner, unused, *command = sys.argv[2:]
+            template.execute([listening, owner, unused], settings_module.read(command, os.environ))
         environment.unpack(os.environ)
         _enter_working_folder(os.environ)
         settings = settings_module.read(sys.argv[1:], os.environ)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.shared_templates import SHARED
 
 EXECUTABLE = str(Path(sys.executable).with_name("torchyard"))
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -22,9 +23,10 @@ class CommandLine:
         self.folder = folder
         self.home = folder / "home"
         self.env = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("TORCHYARD_")},
+            **{name: value for name, value in os.environ.items() if not name.startswith(("TORCHYARD_", "PYTEST_"))},
+            **SHARED,
             "TORCHYARD_HOME": str(self.home),
-            "KUBECONFIG": str(folder / "no-kubeconfig"),  # the cluster of whoever runs the tests is none of ours
+            "KUBECONFIG": "/nonexistent/kubeconfig",  # the cluster of whoever runs the tests is none of ours
             "OMP_NUM_THREADS": "1",
             "TERM": "xterm",
         }
@@ -62,9 +64,17 @@ class CommandLine:
         return folder
 
 
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def torchyard(tmp_path: Path) -> Iterator[CommandLine]:
+def torchyard(tmp_path: Path, shared_cache: Path, request: pytest.FixtureRequest) -> Iterator[CommandLine]:
     line = CommandLine(tmp_path)
+    if request.node.get_closest_marker("e2e"):  # the agent's archive is built once
+        line.home.mkdir()
+        (line.home / "cache").symlink_to(shared_cache)
     yield line
     for run in (line.home / "runs").glob("*/lock"):  # nothing a test started outlives it
         subprocess.run([EXECUTABLE, "rm", "--force", run.parent.name], env=line.env, capture_output=True, check=True)

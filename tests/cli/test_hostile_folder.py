@@ -58,7 +58,7 @@ def test_every_python_that_we_start_ourselves_is_started_that_way():
         "interpreter.py",
         "local/pod.py",  # the keeper: -I -S
         "local/pods.py",  # the agent by its path, in the folder of the program that it runs
-        "local/templates.py",  # the same, for several pods
+        "local/template.py",  # the same, for several pods
         "local/environment.py",  # the PATH of that program
         "client/trainers.py",  # a workload of one's own, by its author's wish
     }

@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import EXECUTABLE, CommandLine, eventually
 
+from torchyard.local.shared_templates import OWNER
+
 pytestmark = pytest.mark.e2e
 
 COUNTS = """
@@ -56,6 +58,13 @@ signal.signal(signal.SIGTERM, save)
     + COUNTS
 )
 FAST = COUNTS.replace("time.sleep(0.1)", "time.sleep(0.01)")
+
+
+@pytest.fixture
+def torchyard(torchyard: CommandLine) -> CommandLine:
+    """Start everything as a user does, who shares nothing between runs."""
+    del torchyard.env[OWNER]
+    return torchyard
 
 
 def plain(program: str) -> dict[str, object]:

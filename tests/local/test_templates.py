@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import alive, until
 
-from torchyard.local import templates
+from torchyard.local import template
 from torchyard.local.process import carrying
 from torchyard.local.run import is_locked, take_lock
-from torchyard.local.templates import PodProcesses, Templates
+from torchyard.local.template import Imports, PodProcesses
 from torchyard.local.zipapp import agent_zipapp
 
 pytestmark = pytest.mark.e2e
@@ -86,7 +86,7 @@ class Pods:
 
     def begin(self):
         env = self.env | {"TORCHYARD_RUN_DIR": str(self.folder)}
-        self.template = templates.begun(self.agent, ["torchrun"], env, self.folder, {})
+        self.template = template.begun(Imports(self.agent, ["torchrun"], env))
         assert asyncio.run(self.template.imported())
         return self.template
 
@@ -177,7 +177,7 @@ def test_a_zygote_that_was_made_for_another_environment_ends(pods, differing, na
 def test_what_no_process_can_be_given_is_left_to_an_ordinary_start(pods):
     run, pod = pods.pod(A="a\0b")
     assert not pods.start(run, pod)
-    run, pod = pods.pod(A="a" * templates._MOST_BYTES)
+    run, pod = pods.pod(A="a" * template._MOST_BYTES)
     assert not pods.start(run, pod)
     assert pods.template.alive
 
@@ -187,7 +187,7 @@ def test_a_caller_that_gave_up_starts_nothing(pods):
     with (run / "lock").open("wb") as lock, socket.socket(socket.AF_UNIX) as connection:
         connection.connect(str(pods.template._folder / "socket"))
         request = {each: getattr(pod, each) for each in pod.__struct_fields__}
-        socket.send_fds(connection, [templates._framed(request)], [lock.fileno(), lock.fileno()])
+        socket.send_fds(connection, [template._framed(request)], [lock.fileno(), lock.fileno()])
         assert b"accepted" in connection.recv(100)
     later, pod = pods.pod()
     assert pods.start(later, pod)  # one after the other: the first one was dropped before
@@ -206,6 +206,47 @@ def test_a_template_whose_imports_changed_ends_and_leaves_nothing(pods):
     assert not pods.template._folder.exists()
 
 
+def test_a_template_that_is_killed_or_stopped_starts_no_pod_and_those_it_has_started_go_on(pods):
+    pods.begin()  # the former one has ended
+    run, pod = pods.pod()
+    assert pods.start(run, pod)
+    said = found(run)
+    os.kill(pods.template.process.pid, signal.SIGSTOP)
+    until(pods.template.process.stopped)
+    second, pod = pods.pod()
+    assert not pods.start(second, pod)
+    assert not pods.template.alive, "what is asked may not start the pod later, when it is let go on"
+    assert not is_locked(second / "lock")
+    assert alive(said["agent"])
+    assert alive(said["zygote"])
+    os.kill(said["agent"], signal.SIGKILL)
+    until(lambda: not is_locked(run / "lock"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_one_that_is_killed_or_stopped_while_it_imports_is_not_waited_for(pods, number):
+    begun = template.begun(Imports(pods.agent, ["torchrun"], pods.env))
+    os.kill(begun.process.pid, number)
+    assert not asyncio.run(begun.imported())
+    begun.close()
+    assert not begun._folder.exists()
+
+
+def test_one_that_is_killed_with_a_request_in_its_hands_starts_nothing(pods):
+    begun = pods.begin()
+    run, pod = pods.pod()
+    request = template._framed({each: getattr(pod, each) for each in pod.__struct_fields__})
+    with (run / "lock").open("wb") as lock, socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(begun._folder / "socket"))
+        socket.send_fds(connection, [request], [lock.fileno(), lock.fileno()])
+        assert b"accepted" in connection.recv(100)
+        begun.process.kill(signal.SIGKILL)
+        until(lambda: not begun.alive)
+        assert connection.recv(100) == b""
+    assert not pods.start(run, pod)
+    assert not begun._folder.exists()
+
+
 async def test_a_job_goes_on_without_its_zygote_its_controller_and_its_template(laptop, until):
     laptop.create(script=JOB, nodes=2, restart={"backoff": {"initial": "1s"}}, gracePeriod="5s")
     controller = laptop.controller_process()
@@ -219,10 +260,16 @@ async def test_a_job_goes_on_without_its_zygote_its_controller_and_its_template(
         os.kill(second.pop(), signal.SIGKILL)
         await until(lambda: laptop.status.round == 2)
         assert {child for child in children(pods[0].agent.pid) if name(child) == "ty-warm"} == first
+        os.kill(template, signal.SIGSTOP)
+        pods[0].agent.kill(signal.SIGKILL)
+        await until(lambda: laptop.status.round == 3)
+        pods = [laptop.processes(index)[1] for index in (0, 1)]
+        assert [name(parent(pod.keeper.pid)) == "ty-template" for pod in pods] == [False, False], "it was killed"
     finally:
         controller.kill()
         controller.wait()
-    await until(lambda: not alive(template) and not Path(folder).exists())
+    assert not alive(template)
+    assert not os.path.exists(folder)  # noqa: ASYNC240, PTH110
     assert all(pod.agent.alive() for pod in pods)
     (laptop.folder.checkpoints / "end").touch()
     laptop.begin()
@@ -237,8 +284,3 @@ def folder_of(template):
 
 def children(pid):
     return {int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()}
-
-
-async def test_one_node_alone_needs_no_template(bench, tmp_path):
-    job = bench.create(command=["torchrun", "train.py"])
-    assert await Templates().of(job, tmp_path, ["torchrun"], {}, tmp_path) is None

@@ -8,7 +8,8 @@ A request is a connection to the listening socket: four bytes of length and a JS
 pod. The answer is `{"accepted": true}` once the imports are done; then the caller sends one byte, and the keeper
 answers `{"started": PID}`. Whatever else happens, the caller starts the pod itself.
 
-It ends with its owner, whose pidfd it has, and deletes its folder.
+It ends with its owner, whose pidfd it has, or when nobody has asked for so many seconds, and deletes its folder. It
+answers only its own user.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ import select
 import shutil
 import signal
 import socket
+import struct
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from torchyard_agent.settings import Settings
 from torchyard_agent.telemetry.gpus import Gpus
 from torchyard_agent.workers import zygote
 from torchyard_agent.workers.command import Torchrun, classify, torchrun_interpreter
 from torchyard_agent.workers.environment import worker_environment, write_hooks, zygote_environment
-from torchyard_agent.workers.process import die_with_parent
+from torchyard_agent.workers.process import die_with_parent, reaped
 from torchyard_agent.workers.titles import name_process, own_memory
 from torchyard_agent.workers.zygote_client import INHERITED, python_code
 
@@ -44,12 +46,12 @@ _SECONDS = 30.0  # for one message of a caller
 _ENV_START = 49  # index in /proc/self/stat, counted from 0
 
 
-def execute(listening: str, owner: str, settings: Settings) -> NoReturn:
+def execute(first: Sequence[str], settings: Settings) -> NoReturn:
     """Become the template, in the environment and on the interpreter that zygotes of such pods have.
 
     Args:
-        listening: descriptor of the listening socket, in a private folder: `settings.run_dir`.
-        owner: pidfd of the process that it ends with.
+        first: descriptor of the listening socket, in a private folder (`settings.run_dir`); pidfd of the process that
+            it ends with; seconds without a request after which it ends as well, 0 for no such limit.
         settings: of one of the pods.
     """
     kind = classify(settings.command, torchrun_interpreter(settings.command[0]))
@@ -61,7 +63,7 @@ def execute(listening: str, owner: str, settings: Settings) -> NoReturn:
     write_hooks(settings)
     workers = worker_environment(os.environ, settings, "", settings.run_dir / "none", count)
     env = zygote_environment(workers, settings.procs or count or 1)
-    arguments = [listening, owner, kind.interpreter, f"{settings.warm_seconds:g}", *settings.preload]
+    arguments = [*first, kind.interpreter, f"{settings.warm_seconds:g}", *settings.preload]
     os.execvpe(  # noqa: S606 - an argument vector, no shell
         kind.interpreter, [kind.interpreter, "-u", "-c", python_code("workers.template"), *arguments], env
     )
@@ -72,12 +74,13 @@ def main() -> None:
     listening, owner = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     for descriptor in (listening.fileno(), owner):
         os.set_inheritable(descriptor, False)
-    made_for = zygote.Origin(sys.argv[3], tuple(sys.argv[5:]), dict(os.environ))
+    unused = float(sys.argv[3]) or None
+    made_for = zygote.Origin(sys.argv[4], tuple(sys.argv[6:]), dict(os.environ))
     name_process("ty-template")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers that end are waited for by no one
+    signal.signal(signal.SIGCHLD, lambda *_: list(reaped()))  # keepers: their processor time becomes this process's
     mark = _place_of_mark()
-    signal.alarm(max(1, int(float(sys.argv[4]) * (1 + len(made_for.preload)))))  # an import that hangs ends it
+    signal.alarm(max(1, int(float(sys.argv[5]) * (1 + len(made_for.preload)))))  # an import that hangs ends it
     failed = zygote.import_all(made_for.preload, lambda _message: None)
     signal.alarm(0)
     if failed or mark is None:
@@ -85,11 +88,12 @@ def main() -> None:
     zygote.settle()
     imported, template = _imported_files(), os.getpid()
     while os.getpid() == template:
-        ready, _, _ = select.select([listening.fileno(), owner], [], [])
-        if owner in ready or _imported_files() != imported:
-            listening.close()  # what changed since its import is imported again by the next template
+        ready, _, _ = select.select([listening.fileno(), owner], [], [], unused)
+        changed = _imported_files() != imported
+        if not ready or owner in ready or changed:
+            listening.close()
             shutil.rmtree(os.environ["TORCHYARD_RUN_DIR"], ignore_errors=True)
-            return
+            sys.exit("what it has imported changed: the next template imports that again" if changed else 0)
         forked = _serve(listening, mark)
         if forked is not None:
             os.close(owner)
@@ -125,6 +129,8 @@ def _serve(listening: socket.socket, mark: int) -> Optional[socket.socket]:
         connection, _ = listening.accept()
         descriptors: List[int] = []
         with connection:
+            if not _is_own_user(connection):
+                return None
             try:
                 connection.settimeout(_SECONDS)
                 request = _received(connection, descriptors)
@@ -136,6 +142,11 @@ def _serve(listening: socket.socket, mark: int) -> Optional[socket.socket]:
                 for descriptor in descriptors:
                     os.close(descriptor)
     return None
+
+
+def _is_own_user(connection: socket.socket) -> bool:
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return bool(user == os.geteuid())
 
 
 def _received(connection: socket.socket, descriptors: List[int]) -> Optional[_Request]:

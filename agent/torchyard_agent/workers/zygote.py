@@ -37,6 +37,7 @@ _BUSY_LOOKS = 3  # so many times longer at most
 
 # What differs between pods whose zygotes are the same: nothing that is imported reads it before a round.
 _OF_A_POD = ("KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN", "TORCH_FR_DUMP_TEMP_FILE")
+_OF_A_SHELL = ("_", "OLDPWD", "PWD", "SHLVL")
 _PREFIX_OF_A_POD = "TORCHYARD_"
 
 
@@ -80,7 +81,7 @@ def _differing(origin: Origin, needed: Origin) -> List[str]:
 
 
 def _read_by_imports(origin: Origin) -> Dict[str, str]:
-    read = {name: value for name, value in origin.env.items() if name not in _OF_A_POD}
+    read = {name: value for name, value in origin.env.items() if name not in (*_OF_A_POD, *_OF_A_SHELL)}
     read = {name: value for name, value in read.items() if not name.startswith(_PREFIX_OF_A_POD)}
     read["PYTHONPATH"] = os.pathsep.join(
         "" if path == _hooks(origin.env) else path for path in read.get("PYTHONPATH", "").split(os.pathsep)

@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import contextlib
+import functools
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TimedOutError
@@ -13,8 +14,10 @@ from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.portal import PORTAL
 from torchyard.local.controller import run_job
 from torchyard.local.run import RunFolder
+from torchyard.local.shared_templates import UNUSED_SECONDS
 from torchyard.local.sweep_controller import run_sweep
 from torchyard.local.sweeps import control_sweep, sweeps_folder
+from torchyard.local.templates import Templates
 from torchyard.sweeps.decide import Finish
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.sampler import SamplerError
@@ -80,7 +83,17 @@ _FAILED: dict[str, TorchYardError] = {}
 
 def control(folder: RunFolder) -> Controlled[TrainingJob]:
     """Control a run from this process; one that is controlled from here already is returned again."""
-    return _controlled(str(folder.path), lambda stop: run_job(folder, stop=stop))
+
+    async def until_over(stop: asyncio.Event) -> TrainingJob:
+        return await run_job(folder, stop=stop, templates=_templates())
+
+    return _controlled(str(folder.path), until_over)
+
+
+@functools.cache
+def _templates() -> Templates:
+    """Return the templates of all runs: the second one like an earlier one need not import torch any more."""
+    return Templates(unused=UNUSED_SECONDS)
 
 
 def controlled_here(folder: RunFolder) -> Controlled[TrainingJob] | None:

@@ -54,7 +54,7 @@ async def run_job(
 
     Raises:
         RunBusyError: another process controls the run.
-        ValueError: there is no such run, or no agent to start its pods with.
+        ValueError: there is no such run, no agent to start its pods with, or TORCHYARD_TEMPLATE_OWNER is invalid.
         OSError: its folder takes no socket.
     """
     own = Templates()

@@ -24,7 +24,7 @@ from torchyard.local import record
 from torchyard.local.process import ProcessId, kill_carrying
 from torchyard.local.record import POD_MARK, Exit, PodRecord, Running
 from torchyard.local.run import RunFolder, is_locked, take_lock, write_atomic
-from torchyard.local.templates import PodProcesses, Template
+from torchyard.local.template import PodProcesses, Template
 from torchyard.reconcile.observed import Pod
 
 KEEPER = Path(__file__).with_name("keeper.py")

@@ -22,7 +22,8 @@ from torchyard.local.environment import pod_environment, working_folder
 from torchyard.local.pod import KILLED, LocalPod
 from torchyard.local.record import Deletion, PodRecord, loopback_address
 from torchyard.local.run import RunFolder
-from torchyard.local.templates import Template, Templates
+from torchyard.local.template import Template
+from torchyard.local.templates import Templates
 from torchyard.local.zipapp import agent_zipapp
 from torchyard.reconcile.actions import CreatePod, DeletePod
 from torchyard.reconcile.observed import Pod

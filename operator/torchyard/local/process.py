@@ -22,6 +22,11 @@ class ProcessId(Struct, frozen=True):
         fields = stat_fields(self.pid)
         return bool(fields) and fields[0] != "Z" and int(fields[19]) == self.start
 
+    def stopped(self) -> bool:
+        """Return whether a signal stopped this very process, and nothing has let it go on."""
+        fields = stat_fields(self.pid)
+        return bool(fields) and fields[0] == "T" and int(fields[19]) == self.start
+
     def kill(self, number: int) -> None:
         """Signal this very process unless it has ended: a recycled pid is never hit."""
         with suppress(ProcessLookupError, PermissionError):

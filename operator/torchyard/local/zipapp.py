@@ -26,7 +26,7 @@ def agent_zipapp(cache: Path) -> Path:
     for source in sorted(package.rglob("*.py")):
         name = str(source.relative_to(package))
         digest.update(name.encode() + b"\0" + source.read_bytes() + b"\0")
-    target = cache / f"torchyard-agent-{digest.hexdigest()[:16]}.pyz"
+    target = cache.resolve() / f"torchyard-agent-{digest.hexdigest()[:16]}.pyz"
     if target.exists():
         return target
     cache.mkdir(parents=True, exist_ok=True)

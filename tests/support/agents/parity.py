@@ -23,8 +23,8 @@ from pathlib import Path
 
 from tests.support.waiting import until
 
-from torchyard.local import templates
 from torchyard.local.run import is_locked
+from torchyard.local.template import Imports, PodProcesses, begun
 from torchyard_agent.settings import read
 from torchyard_agent.workers.environment import worker_environment, zygote_environment
 from torchyard_agent.workers.hooks import SITECUSTOMIZE
@@ -259,10 +259,10 @@ def _templated(runs, folder, env):
     )
     asked.write_text(json.dumps(runs))
     code = f"import sys\nsys.path[0:0] = {sys.path!r}\nfrom {__name__} import serve\nserve()"
-    pod = templates.PodProcesses(
+    pod = PodProcesses(
         keeper=[sys.executable, "-c", KEEPER], agent=[sys.executable, "-c", code], env=env, cwd=str(folder)
     )
-    template = templates.begun(program, ["torchrun"], env, folder, {})
+    template = begun(Imports(program, ["torchrun"], env))
     try:
         assert asyncio.run(template.imported())
         with (folder / "lock").open("w") as lock, (folder / "log").open("w") as log:
