@@ -48,7 +48,7 @@ def pytest_runtest_setup(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem):
-    """Run a test that starts jobs in the environment of whoever started pytest."""
+    """Run a test that starts jobs in the environment in which pytest was started."""
     with of_templates().without_pytest() if starts_jobs(pyfuncitem) else contextlib.nullcontext():
         return (yield)
 

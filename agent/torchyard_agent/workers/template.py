@@ -8,7 +8,7 @@ A request is a connection to the listening socket: four bytes of length and a JS
 pod. The answer is `{"accepted": true}` once the imports are done; then the caller sends one byte, and the keeper
 answers `{"started": PID}`. Whatever else happens, the caller starts the pod itself.
 
-It ends with its owner, whose pidfd it has, or when nobody has asked for so many seconds, and deletes its folder. It
+It ends with its owner, whose pidfd it has, or once it was not asked for the given seconds, and deletes its folder. It
 answers only its own user.
 """
 

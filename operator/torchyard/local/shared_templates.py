@@ -103,7 +103,7 @@ def _folder() -> Path:
     """Return the folder of this user's templates.
 
     Raises:
-        OSError: something else has its name, or somebody else may enter it.
+        OSError: something else has its name, or other users may enter it.
     """
     folder = Path(tempfile.gettempdir(), f"torchyard-{os.geteuid()}")
     with suppress(FileExistsError):

@@ -77,7 +77,7 @@ class Template:
 
     @property
     def ended_by_itself(self) -> bool:
-        """Whether it ended since nobody needed it, as far as this process can know."""
+        """Whether it ended since no pod needed it, as far as this process can know."""
         return self._child is not None and self._child.poll() == 0
 
     async def imported(self) -> bool:
