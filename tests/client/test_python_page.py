@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.shared_templates import SHARED
 
 import torchyard as ty
 from torchyard.client import sync
@@ -23,6 +24,8 @@ def blocks(kind: str) -> list[str]:
 def test_the_examples_of_this_machine_run(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    for name, value in SHARED.items():
+        monkeypatch.setenv(name, value)
     (tmp_path / "page.py").write_text("\n".join(blocks("")))
     (tmp_path / "train.py").write_text("\n".join(blocks(" module")))
     for program in ("page.py", "train.py"):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.shared_templates import SHARED
 
 from torchyard.agents.registry import AgentRegistry
 from torchyard.agents.server import application, unix_intake
@@ -225,6 +226,13 @@ class Laptop:
 @pytest.fixture(scope="session")
 def new_laptop():
     return lambda folder: Laptop(folder, None)
+
+
+@pytest.fixture
+def one_template(monkeypatch):
+    """Have the pods of this test forked from a template that it shares with others: their start is not its subject."""
+    for name, value in SHARED.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

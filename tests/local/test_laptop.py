@@ -8,6 +8,7 @@ import threading
 
 import msgspec
 import pytest
+from tests.support.shared_templates import SHARED, without_pytest
 
 from torchyard.local import record
 from torchyard.local.process import carrying
@@ -34,8 +35,9 @@ def undisturbed(tmp_path_factory, shared_cache, new_laptop):
     home = tmp_path_factory.mktemp("undisturbed")
     (home / "cache").symlink_to(shared_cache)
     laptop = new_laptop(RunFolder(home / "runs" / "demo"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
+    with pytest.MonkeyPatch.context() as patch, without_pytest():
+        for name, value in {"OMP_NUM_THREADS": "1", **SHARED}.items():
+            patch.setenv(name, value)
         outcome = []
         thread = threading.Thread(target=lambda: outcome.append(asyncio.run(laptop.run(**CVRP))))
         thread.start()
@@ -129,6 +131,7 @@ async def test_a_changed_controller_address_replaces_the_gang(laptop, undisturbe
     assert laptop.weights() == undisturbed[1].weights()
 
 
+@pytest.mark.usefixtures("one_template")
 async def test_stop_saves_and_run_again_goes_on_from_there(laptop, undisturbed):
     made = laptop.create(**CVRP)
     laptop.begin()

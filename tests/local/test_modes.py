@@ -6,7 +6,7 @@ import pytest
 
 from torchyard.client.local import LocalBackend
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("one_template")]
 
 TINY = {
     "steps": 6, "seed": 7, "customers": 6, "samples": 4, "batch": 12, "embedding": 16, "heads": 2, "layers": 1,

@@ -16,6 +16,7 @@ from torchyard.local import shared_templates
 from torchyard.local.environment import pod_environment
 from torchyard.local.process import identify
 from torchyard.local.record import PodRecord
+from torchyard.local.run import take_lock
 from torchyard.local.shared_templates import OWNER, found_or_begun, of_owner, owner_above
 from torchyard.local.template import Imports
 from torchyard.local.templates import Templates, _has_relative_path
@@ -25,7 +26,7 @@ POD = PodRecord(uid="u", job_uid="j", name="p", index=0, incarnation=0, address=
 
 
 @pytest.fixture
-def template_folder(monkeypatch):
+def template_folder(tmp_path, monkeypatch):  # tmp_path first: its folder is made where temporary files are
     with tempfile.TemporaryDirectory(prefix="ty-") as folder:  # that of pytest makes a name too long for a socket
         monkeypatch.setattr("tempfile.tempdir", folder)
         yield Path(folder, f"torchyard-{os.geteuid()}")
@@ -109,6 +110,15 @@ def test_a_folder_that_others_may_enter_is_not_used(template_folder, tmp_path):
     template_folder.symlink_to(tmp_path)
     with pytest.raises(PermissionError, match="is not a folder of this user alone"):
         found_or_begun(Imports(tmp_path, ["torchrun"], {}), "key", owner)
+
+
+def test_a_process_that_keeps_the_lock_is_not_waited_for(template_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(shared_templates, "_LOCK_SECONDS", 0.1)
+    template_folder.mkdir(mode=0o700)
+    lock = take_lock(template_folder / "lock")
+    with pytest.raises(TimeoutError, match="held by another process"):
+        found_or_begun(Imports(tmp_path, ["torchrun"], {}), "key", identify(os.getpid()))
+    os.close(lock)
 
 
 class Run:

@@ -9,19 +9,21 @@ import os
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from torchyard.local import record
 from torchyard.local.keeper import stat_fields
 from torchyard.local.process import ProcessId, identify
-from torchyard.local.run import holding_lock
+from torchyard.local.run import take_lock
 from torchyard.local.template import Imports, Template, begun
 
 OWNER = "TORCHYARD_TEMPLATE_OWNER"
 UNUSED_SECONDS = 600.0
 _MOST = 8  # templates of one owner
+_LOCK_SECONDS = 10.0
 _NAMES = ("Umask", "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
     "SigBlk", "SigIgn", "Cpus_allowed", "Mems_allowed", "THP_enabled", "Speculation_Store_Bypass",
     "SpeculationIndirectBranch")  # fmt: skip
@@ -78,7 +80,7 @@ def found_or_begun(imports: Imports, key: str, owner: ProcessId) -> Template | N
         OSError, ValueError: it cannot be started.
     """
     folder = _folder()
-    with holding_lock(folder / "lock"):
+    with _locked(folder):
         living = list(_living(folder, owner))
         for template, of in living:
             if of == key:
@@ -95,8 +97,26 @@ def found_or_begun(imports: Imports, key: str, owner: ProcessId) -> Template | N
 def of_owner(owner: ProcessId) -> list[ProcessId]:
     """Return the templates of an owner that live. Blocks."""
     folder = _folder()
-    with holding_lock(folder / "lock"):
+    with _locked(folder):
         return [template.process for template, _key in _living(folder, owner)]
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder, which others hold for moments only, unless a signal has stopped them.
+
+    Raises:
+        TimeoutError: another process does not give it back.
+    """
+    deadline = time.monotonic() + _LOCK_SECONDS
+    while (lock := take_lock(folder / "lock")) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{folder / 'lock'} is held by another process")
+        time.sleep(0.02)
+    try:
+        yield
+    finally:
+        os.close(lock)
 
 
 def _folder() -> Path:
