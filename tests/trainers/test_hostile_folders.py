@@ -123,6 +123,11 @@ def test_a_model_without_some_of_its_weights_does_not_talk(folder):
         ("chat_template.jinja", "x" * (1 << 20) + "x", "chat_template.jinja has 1 MiB, more than 1"),
         ("tokenizer.json", "[" * 200_000, "the tokenizer of .* cannot be read"),
         ("tokenizer_config.json", "[" * 200_000, "the tokenizer of .* cannot be read"),
+        (
+            "tokenizer_config.json",
+            '{"tokenizer_class": "T", "auto_map": {"AutoTokenizer": ["code.T", null]}}',
+            "the tokenizer of .* is code in the folder, which is never run",
+        ),
     ],
 )
 def test_files_of_another_kind_are_named(folder, name, text, message):

@@ -13,6 +13,9 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.task import LanguageModeling
 
+GENERATION = "generation_config.json"
+# As Llama 2 has them: settings of sampling, and that nothing is sampled. transformers loads this, and does not save it.
+PUBLISHED = {"do_sample": False, "temperature": 0.6, "top_p": 0.9}
 SMALL = {"batch": 8, "warmupSteps": 0, "lrFinal": 3e-3, "evalSamples": 8, "evalEvery": 2, "logEvery": 1}
 
 
@@ -26,7 +29,9 @@ def exported(fork_server, tmp_path_factory):
     """A run of two processes that exports; the folder of its export and its last metrics."""
     yard = Yard(fork_server, tmp_path_factory.mktemp("exported"))
     yard.train(settings(2, {"strategy": "fsdp"}), world=2)
-    return yard, yard.checkpoints / "export" / "hf", yard.metrics()[-1]
+    folder = yard.checkpoints / "export" / "hf"
+    (folder / GENERATION).write_text(json.dumps({**json.loads((folder / GENERATION).read_text()), **PUBLISHED}))
+    return yard, folder, yard.metrics()[-1]
 
 
 def logits(model, folder):
@@ -53,7 +58,7 @@ def test_transformers_loads_the_export_with_the_trainers_weights_and_tokenizer(e
     theirs = AutoTokenizer.from_pretrained(folder)("reverse abcd=", return_tensors="pt")["input_ids"]
     assert tokens.equal(theirs)
     torch.testing.assert_close(ours.eval()(tokens), loaded.eval()(input_ids=tokens).logits[:, -1], rtol=0, atol=1e-6)
-    assert (folder / "generation_config.json").is_file()
+    assert json.loads((folder / GENERATION).read_text())["eos_token_id"] == work.tokenizer.eos_token_id
 
 
 @pytest.mark.e2e
@@ -108,7 +113,16 @@ def test_adapters_are_the_same_run_everywhere_and_load_in_peft(exported, fork_se
     adapted = logits(PeftModel.from_pretrained(base, out / "hf"), out / "hf")
     merged = logits(AutoModelForCausalLM.from_pretrained(out / "hf-merged"), out / "hf-merged")
     assert (adapted - before).abs().max() > 1e-3, "training changed something"
+    assert PUBLISHED.items() <= json.loads((out / "hf-merged" / GENERATION).read_text()).items()
     torch.testing.assert_close(adapted, merged, rtol=0, atol=1e-5)
+
+
+def test_a_folder_of_the_cache_of_the_hub_is_answered_with_the_one_to_name(tmp_path):
+    from torchyard_trainers.lm.folder import read_config
+
+    (tmp_path / "snapshots" / "0a1b").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"is a folder of the Hub's cache; name snapshots/0a1b in it"):
+        read_config(tmp_path)
 
 
 @pytest.mark.parametrize(

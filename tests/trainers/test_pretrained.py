@@ -112,6 +112,21 @@ def test_a_file_that_git_has_not_fetched_is_named(tmp_path):
         stream(Pretrained(tmp_path), nn.Linear(1, 1), ALONE)
 
 
+def test_a_tied_weight_that_a_file_has_twice_must_be_the_same(tmp_path):
+    language().save_pretrained(tmp_path)
+    path, model = tmp_path / "model.safetensors", empty(tmp_path)
+    allocate(model, CPU)
+    tensors = load_file(path)
+    head = tensors["model.embed_tokens.weight"].to(torch.bfloat16)
+    save_file(tensors | {"lm_head.weight": head}, path)
+    stream(Pretrained(tmp_path), model, ALONE)
+    assert model.lm_head.weight.equal(tensors["model.embed_tokens.weight"]), "rounded differently, and the same"
+    head[7, 3] += 1
+    save_file(tensors | {"lm_head.weight": head}, path)
+    with pytest.raises(DataMismatchError, match=r"has other values than the weights that config\.json ties it to; set"):
+        stream(Pretrained(tmp_path), model, ALONE)
+
+
 def settings(folder, strategy, **params):
     return {
         "trainer": {"name": "folder_lm:FolderLm", "params": {"folder": str(folder), **params}},

@@ -58,8 +58,13 @@ def _other_than_folder(folder: Path) -> str:
         return "is GGUF; convert it: from_pretrained(FOLDER, gguf_file=NAME) of transformers, and save_pretrained"
     if folder.is_file():
         return "is a file; name the folder that it is in"
-    if not (folder / "adapter_config.json").exists():
-        return ""
+    if not (folder / "config.json").exists() and (found := _first(folder, "snapshots/*")):
+        return f"is a folder of the Hub's cache; name snapshots/{found} in it"
+    return _with_adapters(folder) if (folder / "adapter_config.json").exists() else ""
+
+
+def _with_adapters(folder: Path) -> str:
+    """Return what to do with a folder of adapters; "" if it has nothing else that could be meant."""
     if not (folder / "config.json").exists():
         return "has adapters only; name the folder of their base model, and this one in checkpoint.initFrom"
     if _first(folder, "model*.safetensors"):

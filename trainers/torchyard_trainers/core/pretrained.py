@@ -3,7 +3,6 @@
 Each process reads only the rows that it holds. Nothing in a folder is executed: no pickle, no code of a model.
 """
 
-import hashlib
 import json
 import re
 from collections import defaultdict
@@ -30,22 +29,6 @@ MAX_HEADER_BYTES = 32 * 1024 * 1024
 # Types of weights in files, by the names that safetensors gives them.
 _FLOATS = {"F64", "F32", "F16", "BF16"}
 _SHOWN = 5  # names in an error
-# Fields of configs that change what a model computes, but no shape. Of others a new version of transformers may have
-# more, or other defaults, and the model is the same.
-_COMPUTES = (
-    *("model_type", "num_attention_heads", "num_key_value_heads", "head_dim", "num_heads", "hidden_act"),
-    *(
-        "rms_norm_eps",
-        "layer_norm_eps",
-        "rope_parameters",
-        "use_bidirectional_attention",
-        "sliding_window",
-        "layer_types",
-    ),
-    *("image_size", "patch_size", "spatial_merge_size", "window_size", "fullatt_block_indexes"),
-    *("deepstack_visual_indexes", "image_token_id", "vision_start_token_id", "vision_end_token_id"),
-    *("tie_word_embeddings", "min_period", "max_period"),
-)
 # Recomputed from the config; old files hold them.
 _NOT_WEIGHTS = re.compile(r"(\.|^)(rotary_emb\.inv_freq|attn\.masked_bias|attn\.bias)$")
 # What peft puts into names: the layer that an adapter wraps, and a layer that it trains beside its original.
@@ -80,25 +63,6 @@ class Pretrained:
         return f"{self.field}: {path}"
 
 
-def geometry_of(config: Any) -> str:
-    """Return a digest of what a config of transformers decides about a model beside the shapes of its weights."""
-    return digest_of(_deciding(config.to_dict()))
-
-
-def digest_of(tree: Any) -> str:
-    """Return a digest of numbers and texts in lists and mappings."""
-    plain = json.dumps(tree, sort_keys=True, default=str)
-    return hashlib.blake2b(plain.encode(), digest_size=8).hexdigest()
-
-
-def _deciding(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of `_COMPUTES` that are set, at their places."""
-    parts = {name: each for name, each in tree.items() if isinstance(each, dict) and name.endswith("_config")}
-    return {name: _deciding(each) for name, each in parts.items()} | {
-        name: tree[name] for name in _COMPUTES if tree.get(name) is not None
-    }
-
-
 def check_holds(pretrained: Pretrained, model: nn.Module) -> None:
     """Check, before memory is allocated, that the files of a folder are large enough for the weights of a model.
 
@@ -127,10 +91,25 @@ def stream(pretrained: Pretrained, model: nn.Module, world: World) -> set[str]:
     """
     held = {name: tensor for name, tensor in names_of(model).items() if _is_filled(name, pretrained)}
     wanted = {canonical(name, pretrained): tensor for name, tensor in held.items()}
-    plan: dict[Path, list[tuple[Piece, Tensor]]] = {}
+    plan: Plan = {}
     world.agree(lambda: plan.update(_plan(pretrained, model, wanted)))
     world.agree(lambda: _read(pretrained, plan))
     return set(held)
+
+
+class _Reading(NamedTuple):
+    """What to read of a file: a name in it, and where in which parameter it belongs.
+
+    Attributes:
+        again: the parameter is read from another name, too, and has to be the same there.
+    """
+
+    piece: Piece
+    tensor: Tensor
+    again: bool
+
+
+Plan = dict[Path, list[_Reading]]
 
 
 class _Stored(NamedTuple):
@@ -142,10 +121,8 @@ class _Stored(NamedTuple):
     type: str
 
 
-def _plan(
-    pretrained: Pretrained, model: nn.Module, wanted: Mapping[str, Tensor]
-) -> dict[Path, list[tuple[Piece, Tensor]]]:
-    """Return what to read of each file: names in it, and where in which parameter they belong."""
+def _plan(pretrained: Pretrained, model: nn.Module, wanted: Mapping[str, Tensor]) -> Plan:
+    """Return what to read of each file."""
     language: Any = model.get_submodule(pretrained.prefix.rstrip(".")) if pretrained.converts else None
     layout = published(language, {name: each.shape for name, each in wanted.items()}) if pretrained.converts else {}
     expected = {*wanted, *(piece.name for pieces in layout.values() for piece in pieces)}
@@ -189,14 +166,13 @@ def _plan(
     }
     if any(faults.values()):
         raise DataMismatchError(_described(pretrained, faults))
-    plan: dict[Path, list[tuple[Piece, Tensor]]] = defaultdict(list)
+    plan: Plan = defaultdict(list)
     read: set[tuple[int, str]] = set()
     for piece, tensor in parts:
-        key = (id(tensor), "" if piece.at is None else piece.name)
-        if piece.name in stored and key not in read:
+        if piece.name in stored:
+            key, at = (id(tensor), "" if piece.at is None else piece.name), stored[piece.name]
+            plan[at.file].append(_Reading(Piece(at.name, piece.at), tensor, again=key in read))
             read.add(key)
-            at = stored[piece.name]
-            plan[at.file].append((Piece(at.name, piece.at), tensor))
     return plan
 
 
@@ -302,19 +278,19 @@ def _is_filled(name: str, pretrained: Pretrained) -> bool:
     return name.startswith(pretrained.prefix) and not new
 
 
-def _read(pretrained: Pretrained, plan: Mapping[Path, Iterable[tuple[Piece, Tensor]]]) -> None:
+def _read(pretrained: Pretrained, plan: Mapping[Path, Iterable[_Reading]]) -> None:
     """Read the tensors of the files.
 
     Raises:
-        DataMismatchError: a weight is not finite, so that no loss would be.
+        DataMismatchError: a weight is not finite, so that no loss would be, or a tied one has two values.
     """
     from safetensors import safe_open
 
     for path, parts in plan.items():
         with safe_open(path, framework="pt") as file, torch.no_grad():
-            for piece, tensor in parts:
+            for piece, tensor, again in parts:
                 local, part = local_part(tensor)
-                if not local.numel():
+                if not local.numel() or again:
                     continue
                 if piece.at is None:
                     filled = local
@@ -330,6 +306,31 @@ def _read(pretrained: Pretrained, plan: Mapping[Path, Iterable[tuple[Piece, Tens
                     raise DataMismatchError(
                         f"{pretrained.at(path)}: {piece.name} has values that are not finite numbers; copy the file "
                         "again, or name the weights of an earlier step"
+                    )
+
+    _compare(pretrained, plan)
+
+
+def _compare(pretrained: Pretrained, plan: Mapping[Path, Iterable[_Reading]]) -> None:
+    """Check that a tied weight has the same values under each of its names.
+
+    Raises:
+        DataMismatchError: it has not, so that one of them would be lost.
+    """
+    from safetensors import safe_open
+
+    for path, parts in plan.items():
+        if not (repeated := [each for each in parts if each.again]):
+            continue
+        with safe_open(path, framework="pt") as file, torch.no_grad():
+            for piece, tensor, _ in repeated:
+                local, part = local_part(tensor)
+                there = file.get_slice(piece.name)[part] if part else file.get_tensor(piece.name)
+                least = min(there.dtype, local.dtype, key=lambda each: each.itemsize)
+                if not torch.equal(there.to(local.device, least), local.to(least)):
+                    raise DataMismatchError(
+                        f"{pretrained.at(path)}: {piece.name} has other values than the weights that config.json ties "
+                        "it to; set tie_word_embeddings: false there, or remove it from the file"
                     )
 
 

@@ -96,7 +96,15 @@ def read_tokenizer(folder: Path) -> Any:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise anything
-        raise ConfigError(f"{FIELD}: the tokenizer of {folder} cannot be read: {one_line(error)}") from error
+        if "custom code" in str(error):
+            raise ConfigError(
+                f"{FIELD}: the tokenizer of {folder} is code in the folder, which is never run; use a model whose "
+                "tokenizer transformers has, or convert it to a tokenizer.json"
+            ) from error
+        raise ConfigError(
+            f"{FIELD}: the tokenizer of {folder} cannot be read: {one_line(error)}; copy its files again, or save it "
+            "with save_pretrained of transformers"
+        ) from error
     if tokenizer.is_fast:
         check_growth(tokenizer.backend_tokenizer, f"{FIELD}: the tokenizer of {folder}")
     if tokenizer.eos_token_id is None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.pretrained import digest_of
+from torchyard_trainers.core.geometry import digest_of
 from torchyard_trainers.core.tokenizer_file import TOKENIZER, WORDS, read_tokenizer_file, read_words
 
 PADDING, BEGIN, FIRST = 0, 1, 2  # tokens of a vocabulary of words

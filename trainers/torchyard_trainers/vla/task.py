@@ -12,9 +12,10 @@ from torch.optim import Optimizer
 from torchyard_trainers.core.checkpoints.checkpoint import GEOMETRY, HEAD, PROMPT
 from torchyard_trainers.core.data.loader import on_device
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.geometry import geometry_of
 from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
-from torchyard_trainers.core.pretrained import Pretrained, geometry_of
+from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload

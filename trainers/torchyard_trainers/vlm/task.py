@@ -18,10 +18,11 @@ from torch.optim import Optimizer
 from torchyard_trainers.core.adapters import add_lora
 from torchyard_trainers.core.checkpoints.checkpoint import GEOMETRY, PROMPT
 from torchyard_trainers.core.evaluation import wilson
+from torchyard_trainers.core.geometry import digest_of, geometry_of
 from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.parallel import SHARDED
-from torchyard_trainers.core.pretrained import Pretrained, digest_of, geometry_of
+from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.rl.evaluation import Evaluator
 from torchyard_trainers.rl.ppo import losses

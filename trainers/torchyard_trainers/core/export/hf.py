@@ -135,7 +135,8 @@ def _save_config(language: Any, folder: Path) -> None:
     config.architectures = [original_class(type(language)).__name__]
     config.save_pretrained(str(folder))
     if getattr(language, "generation_config", None) is not None:
-        language.generation_config.save_pretrained(str(folder))
+        # `save_pretrained` raises an error at settings that contradict each other, which published models have.
+        language.generation_config.to_json_file(str(folder / "generation_config.json"))
 
 
 def original_class(kind: type) -> type:
