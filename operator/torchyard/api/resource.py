@@ -6,6 +6,7 @@ A status that an earlier version of the operator wrote gets the facts that were 
 reads `status.reason`, and an operator that takes over must not restart a job or recreate a released gang at once.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -158,12 +159,18 @@ def value_at(document: Any, path: str) -> Any:
 def sparse(model: msgspec.Struct) -> dict[str, Any]:
     """Return a model as people write it: msgspec leaves out plain defaults but keeps empty sections."""
     return {
-        item.encode_name: sparse(value)
+        wire_name: sparse(value)
         if isinstance(value, msgspec.Struct)
         else msgspec.to_builtins(value, enc_hook=values.encode)
-        for item in msgspec.structs.fields(model)
-        if (value := getattr(model, item.name)) != _default(item)
+        for name, wire_name, default in _fields(type(model))
+        if (value := getattr(model, name)) != default
     }
+
+
+@functools.cache
+def _fields(model: type[msgspec.Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """Return name, wire name and default of each field; msgspec evaluates all annotations each time."""
+    return tuple((item.name, item.encode_name, _default(item)) for item in msgspec.structs.fields(model))
 
 
 def _default(item: msgspec.structs.FieldInfo) -> Any:

@@ -36,6 +36,7 @@ CLEANUP_SECONDS = 30.0
 TAKEN_SPREAD = 97
 RELEASED = Reason.GANG_INCOMPLETE  # no pods until the pause has ended: only some of them could be scheduled
 FUTILE = Reason.CLUSTER_TOO_SMALL  # likewise, and waiting does not help: the nodes cannot hold the gang
+_OF_A_POD = tuple(fixed.field for fixed in FIXED if fixed.field not in NOT_OF_A_POD)
 
 
 class GangPlan(Struct, frozen=True, kw_only=True):
@@ -227,6 +228,5 @@ def configuration(spec: TrainingJobSpec) -> str:
     Fields at their default are left out, so that one that another version of the operator adds changes no digest.
     """
     document = sparse(spec)
-    fixed = [(fixed.field, value_at(document, fixed.field)) for fixed in FIXED if fixed.field not in NOT_OF_A_POD]
-    fixed = [(field, value) for field, value in fixed if value is not None]
+    fixed = [(field, value) for field in _OF_A_POD if (value := value_at(document, field)) is not None]
     return hashlib.sha256(msgspec.json.encode(fixed, order="sorted")).hexdigest()[:16]
