@@ -1,6 +1,8 @@
 """The job of a trial: made from the sweep, read back as a `Trial`, and edited (pure)."""
 
+import functools
 import hashlib
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -166,10 +168,11 @@ def encoded(record: TrialRecord) -> str:
 
 def fingerprint(spec: TrainingSweepSpec) -> str:
     """Return a digest of what may not change in a sweep. Fields at their default are left out of it."""
-    fixed = replace(spec, **{name: field_default(name) for name in MAY_CHANGE})
+    fixed = replace(spec, **_free_defaults())
     return hashlib.sha256(msgspec.json.encode(sparse(fixed), order="sorted")).hexdigest()[:16]
 
 
-def field_default(name: str) -> object:
-    """Return the default of a field of a sweep's spec."""
-    return next(each.default for each in msgspec.structs.fields(TrainingSweepSpec) if each.name == name)
+@functools.cache
+def _free_defaults() -> dict[str, Any]:
+    """Return the defaults of the fields that may change, by name."""
+    return {each.name: each.default for each in msgspec.structs.fields(TrainingSweepSpec) if each.name in MAY_CHANGE}

@@ -110,7 +110,7 @@ class Evaluator:
             total, steps = total + reward.masked_fill(over, 0), steps + ~over
             died = died | (terminated & ~over)
             over = over | terminated | truncated
-            if can_sync(over) and self._everywhere(bool(over.all())):
+            if (can_sync(over) and self._everywhere(bool(over.all()))) or (only_memory() and number):
                 break
         return Episodes(state, total, steps, over, died)
 

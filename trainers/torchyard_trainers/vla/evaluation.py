@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from torchyard_trainers.core.device import only_memory
 from torchyard_trainers.core.evaluation import over_ranks, wilson
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.workload import Session
@@ -88,4 +89,6 @@ def play(
         for number in range(min(settings.execute, tabletop.STEPS - first)):
             gripper = tabletop.step(gripper, actions[:, number])
             path.append(gripper)
+        if only_memory() and first:  # it has looked beside what its first look left
+            break
     return scene, torch.stack(path, 1)

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from torchyard.api import values
 from torchyard.api.reasons import Reason
-from torchyard.api.resource import ObjectMeta, TrainingJob, plain, read_job, read_status, resolved, value_at
+from torchyard.api.resource import ObjectMeta, TrainingJob, plain, read_job, read_status
 from torchyard.api.schema import spec_schema
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import TrainingJobStatus
@@ -127,9 +127,12 @@ def _invalid(
 def broken_rules(spec: TrainingJobSpec, faulty: Collection[str] = ()) -> Iterator[Fault]:
     """Yield every broken rule. What reads a path in `faulty`, known to be wrong already, is not judged."""
     yield from _unimplemented(spec, faulty)
+    scopes: dict[str, list[tuple[str, Any]]] = {}
     for rule in RULES:
-        for path, subject in subjects(spec, rule.scope):
-            if not any(_touch(read, known) for read in _reads(rule, path) for known in faulty):
+        if rule.scope not in scopes:  # many rules have the same
+            scopes[rule.scope] = list(subjects(spec, rule.scope))
+        for path, subject in scopes[rule.scope]:
+            if not any(_touch(read, known) for known in faulty for read in _reads(rule, path)):
                 yield from _broken(rule, path, subject)
 
 
@@ -156,10 +159,8 @@ def _broken(rule: Rule, path: str, subject: Any) -> Iterator[Fault]:
 
 
 def _unimplemented(spec: TrainingJobSpec, faulty: Collection[str]) -> Iterator[Fault]:
-    asked = resolved(spec)
     for gap in GAPS:
-        path = f"spec.{gap.field}"
-        value = value_at(asked, gap.field)
+        path, value = f"spec.{gap.field}", plain(_field_at(spec, gap.field))
         if any(_touch(path, known) for known in faulty) or value is None:
             continue
         if value not in (gap.values or (_default(gap.field), [], {})):
@@ -182,6 +183,14 @@ def _touch(one: str, other: str) -> bool:
     """Return whether two paths are the same or one lies within the other."""
     short, long = sorted((one, other), key=len)
     return long.startswith(short) and (len(long) == len(short) or long[len(short)] in ".[")
+
+
+def _field_at(model: Struct, path: str) -> Any:
+    """Return the value at a path such as `health.straggler`; None if a section above it is absent."""
+    value: Any = model
+    for name in path.split("."):
+        value = _field(value, name) if value is not None else None
+    return value
 
 
 def _field(model: Struct, wire_name: str) -> Any:

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import unwrap
 from operator import attrgetter
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 # The trackers' kinds of memory, by name. A model's own buffers are few; DDP's buckets are buffers here, see `Replica`.
 KINDS = {
@@ -115,13 +117,28 @@ def _of_the_whole(tracker: type[Any]) -> type[Any]:
 
     replaced: dict[str, Any] = {"_update_peak_stats": update, "forget": forget, "paused": False, "beside": ""}
     replaced |= {"_track_module_params_and_buffers": count, "_pre_fw_hook": enter}
-    replaced |= {"_fsdp_state_pre_forward": enter_sharded}
-    return type(tracker.__name__, (tracker,), replaced | {"__torch_dispatch__": _seen_by(tracker)})
+    replaced |= {"_fsdp_state_pre_forward": enter_sharded, "_track": _tracking(tracker)}
+    # Nothing is compiled here, and to tell the compiler so at each operation takes longer than to count it.
+    replaced |= {"_should_skip_dynamo": classmethod(lambda _: False), "__torch_dispatch__": _seen_by(tracker)}
+    return type(tracker.__name__, (tracker,), replaced)
+
+
+def _tracking(tracker: type[Any]) -> Callable[..., None]:
+    """Return what a tracker does with each result of an operation; most are views of memory that is known."""
+    track = attrgetter("_track")(tracker)
+
+    def found(self: Any, kind: object, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        known = self._WINFO.get(storage)
+        if known is None or known[0].size != storage.size() or is_traceable_wrapper_subclass(tensor):
+            track(self, kind, tensor)
+
+    return found
 
 
 def _seen_by(tracker: type[Any]) -> Callable[..., Any]:
     """Return what a tracker does at each operation, with the pauses and the copies of `tracker_of`."""
-    dispatch, reduce_scatter = attrgetter("__torch_dispatch__")(tracker), torch.ops.c10d._reduce_scatter_base_.default
+    dispatch, reduce_scatter = unwrap(tracker.__torch_dispatch__), torch.ops.c10d._reduce_scatter_base_.default
     softmax_backward = torch.ops.aten._softmax_backward_data.default  # noqa: SLF001 - an operator
 
     def act(self: Any, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
