@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +25,7 @@ def interpreters():
                 capture_output=True,
                 text=True,
                 check=False,
-                timeout=10,
+                timeout=DEADLINE,
             ).stdout.strip()
         except (OSError, subprocess.TimeoutExpired):
             continue

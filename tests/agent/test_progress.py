@@ -9,6 +9,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 from torchyard_agent.telemetry.progress import report
 
@@ -180,7 +181,7 @@ def test_progress_calls_without_the_token_or_of_the_wrong_form_are_refused(node)
         ({"Authorization": f"Bearer {token}"}, b" " * 70_000, 413),
     ):
         with pytest.raises(HTTPError) as error:
-            urlopen(Request(url, data=body, headers=headers), timeout=5)
+            urlopen(Request(url, data=body, headers=headers), timeout=DEADLINE)
         assert error.value.code == code
 
 

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 from torchyard.agents.registry import AgentRegistry
 from torchyard.agents.server import Intake, application, unix_intake
@@ -66,7 +67,7 @@ class Operator:
             } | fields
         self.registry.command(CommandAgent(pod_uid=UID, verb=verb, **fields))
 
-    async def see(self, condition, seconds=30.0):
+    async def see(self, condition, seconds=DEADLINE):
         async with asyncio.timeout(seconds):
             while not (self.agent and condition(self.agent)):  # noqa: ASYNC110 - another process makes it true
                 await asyncio.sleep(0.01)

@@ -5,6 +5,7 @@ import asyncio
 import msgspec
 import pytest
 from tests.support.virtual_time import virtual_time
+from tests.support.waiting import DEADLINE
 
 from torchyard.agents.protocol import SyncRequest, decode
 from torchyard.agents.registry import AgentRegistry, SupersededError
@@ -133,7 +134,7 @@ async def test_a_command_ends_the_held_poll(it):
     await asyncio.sleep(0)
     assert it.registry.held == 1
     it.registry.command(run_command(1))
-    await asyncio.wait_for(poll, 5)
+    await asyncio.wait_for(poll, DEADLINE)
     assert it.registry.held == 0
     command = it.registry.answer(POD).command
     assert command["verb"] == "run"
@@ -148,14 +149,14 @@ async def test_a_poll_is_held_no_longer_than_it_asks(it):
 
 
 async def test_an_agent_that_is_leaving_is_not_held_up(it):
-    await asyncio.wait_for(it.registry.long_poll(POD, it.say(wait=30, state="exiting")), 5)
+    await asyncio.wait_for(it.registry.long_poll(POD, it.say(wait=30, state="exiting")), DEADLINE)
 
 
 async def test_a_newer_request_of_the_agent_ends_the_held_poll(it):
     poll = asyncio.create_task(it.registry.long_poll(POD, it.say(wait=30)))
     await asyncio.sleep(0)
     it.say(wait=30, state="running")
-    await asyncio.wait_for(poll, 5)
+    await asyncio.wait_for(poll, DEADLINE)
 
 
 async def test_the_poll_of_a_superseded_agent_is_refused(it):
@@ -163,14 +164,14 @@ async def test_the_poll_of_a_superseded_agent_is_refused(it):
     await asyncio.sleep(0)
     it.say(instance="new")
     with pytest.raises(SupersededError):
-        await asyncio.wait_for(poll, 5)
+        await asyncio.wait_for(poll, DEADLINE)
 
 
 async def test_the_long_poll_of_a_forgotten_pod_ends(it):
     poll = asyncio.create_task(it.registry.long_poll(POD, it.say(wait=30)))
     await asyncio.sleep(0)
     it.registry.forget(POD)
-    await asyncio.wait_for(poll, 5)
+    await asyncio.wait_for(poll, DEADLINE)
     assert it.registry.of([POD]) == {}
 
 
@@ -197,14 +198,14 @@ async def test_after_an_operator_restart_old_revisions_mean_nothing(it):
     await asyncio.sleep(0)
     assert it.registry.held == 1, "nothing to say yet, so the poll is held"
     it.registry.command(run_command(7))
-    await asyncio.wait_for(poll, 5)
+    await asyncio.wait_for(poll, DEADLINE)
     assert it.registry.answer(POD).revision not in {0, 1}
 
 
 async def test_a_command_given_before_the_first_call_reaches_the_agent_at_once(it):
     it.registry.command(run_command(7))
     request = it.say(revision=1, state="running", wait=30)
-    await asyncio.wait_for(it.registry.long_poll(POD, request), 5)
+    await asyncio.wait_for(it.registry.long_poll(POD, request), DEADLINE)
     assert it.registry.answer(POD).command["round"] == 7
 
 
@@ -270,11 +271,11 @@ async def test_one_that_leads_again_does_not_take_its_former_revisions_for_those
     poll = asyncio.create_task(it.registry.long_poll(POD, it.say(revision=mine, state="running", wait=30)))
     await asyncio.sleep(0)
     it.registry.clear()
-    await asyncio.wait_for(poll, 5)
+    await asyncio.wait_for(poll, DEADLINE)
     assert it.registry.of([POD]) == it.registry.commanded([POD]) == {}
     # Another leader told it more in between; by chance its last revision is the next one of ours.
     it.registry.command(run_command(5))
     request = it.say(revision=mine + 1, state="running", wait=30)
-    await asyncio.wait_for(it.registry.long_poll(POD, request), 5)
+    await asyncio.wait_for(it.registry.long_poll(POD, request), DEADLINE)
     answer = it.registry.answer(POD)
     assert (answer.command["round"], answer.revision != mine + 1) == (5, True)

@@ -9,6 +9,7 @@ import time
 import pytest
 import trustme
 import uvloop
+from tests.support.waiting import DEADLINE
 
 from torchyard.agents.http import acceptor, admission, tls
 from torchyard.agents.http.admission import Admission, Limits
@@ -75,7 +76,7 @@ class Site:
         body = json.dumps({"protocol": 1, "instance": "i", "sequence": 1, "state": "ready"} | fields)
         head = f"POST /v1/sync HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: {len(body)}"
         writer.write(f"{head}\r\n\r\n{body}".encode())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE):
             status = int((await reader.readline()).split()[1])
             length = 0
             while line := (await reader.readline()).strip():
@@ -131,7 +132,7 @@ def test_a_handshake_that_does_not_come_is_given_up(loop, authority, folder, mon
         site = Site(authority, folder)
         async with site.listening():
             reader, _ = await site.connect(ATTACKER)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(DEADLINE):
                 with contextlib.suppress(ConnectionError):
                     assert await reader.read() == b""
                 while site.unproven:  # noqa: ASYNC110 -- counted by the other side
@@ -148,7 +149,7 @@ def test_a_poll_that_is_held_is_proven_by_its_token(loop, authority, folder):
         async with site.listening(unproven=ROOM):
             peer = await site.connect(ATTACKER, trust=site.trust)
             held = asyncio.create_task(site.sync(peer, wait=30))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(DEADLINE):
                 while not site.registry.held:  # noqa: ASYNC110 -- counted by the other side
                     await asyncio.sleep(0.001)
             assert site.unproven == 0

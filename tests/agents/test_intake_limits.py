@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 from torchyard.agents import server
 from torchyard.agents.http import connection
@@ -50,7 +51,7 @@ class Peer:
 
     async def answer(self):
         """Status, headers and body of the next answer."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
             status, *lines = head.strip().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in lines)
@@ -58,7 +59,7 @@ class Peer:
         return int(status.split()[1]), headers, body
 
     async def ended(self) -> bool:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE):
             with contextlib.suppress(ConnectionError):
                 while await self.reader.read(65536):
                     pass
@@ -66,7 +67,7 @@ class Peer:
 
 
 async def until(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         while not condition():  # noqa: ASYNC110 - the condition belongs to the other side of a socket
             await asyncio.sleep(0.001)
 

@@ -7,6 +7,7 @@ import time
 
 import aiohttp
 import pytest
+from tests.support.waiting import DEADLINE
 
 from torchyard.agents.registry import AgentRegistry
 from torchyard.agents.server import Intake, application, unix_intake
@@ -22,7 +23,7 @@ async def authenticate(token: str) -> str | None:
 
 
 async def until(condition) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE):
         while not condition():  # noqa: ASYNC110 - the condition belongs to the other side of a socket
             await asyncio.sleep(0.001)
 

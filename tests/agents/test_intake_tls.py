@@ -10,6 +10,7 @@ import time
 import pytest
 import trustme
 import uvloop
+from tests.support.waiting import DEADLINE
 
 from torchyard.agents.http import tls
 from torchyard.agents.registry import AgentRegistry
@@ -81,7 +82,7 @@ async def call(intake, context, **options):
         f"POST /v1/sync HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer good\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     writer.write((head + body).encode())
-    answer = await asyncio.wait_for(reader.readline(), 10)
+    answer = await asyncio.wait_for(reader.readline(), DEADLINE)
     writer.close()
     return int(answer.split()[1])
 
@@ -129,7 +130,7 @@ def test_a_new_certificate_of_a_new_authority_is_used_without_a_restart(folder, 
 
 
 async def accepted(intake, context):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         while True:
             with contextlib.suppress(ssl.SSLCertVerificationError):
                 assert await call(intake, context) == 200
@@ -140,7 +141,7 @@ def test_a_pair_that_does_not_fit_is_reported_and_the_one_before_it_stays(folder
     async def check():
         async with listening(folder) as intake:
             issue(authority, folder, key_of=authority.issue_cert("other"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(DEADLINE):
                 while "The certificate in use stays." not in caplog.text:  # noqa: ASYNC110 - logged by another task
                     await asyncio.sleep(0.01)
             assert await call(intake, trusting(authority)) == 200

@@ -5,6 +5,7 @@ import os
 import signal
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 from torchyard.cli.interrupts import SAME_PRESS_SECONDS, Interrupts
 
@@ -22,7 +23,7 @@ async def deliver(*numbers: int) -> None:
         loop.add_signal_handler(signal.SIGUSR1, heard.set)
         os.kill(os.getpid(), number)
         os.kill(os.getpid(), signal.SIGUSR1)
-        await asyncio.wait_for(heard.wait(), 30)
+        await asyncio.wait_for(heard.wait(), DEADLINE)
     loop.remove_signal_handler(signal.SIGUSR1)
 
 

@@ -7,6 +7,7 @@ import pytest
 from aiohttp import web
 from tests.support.cli.cluster import JOB, pod
 from tests.support.kubernetes.api_server import kubeconfig, refused, serving
+from tests.support.waiting import DEADLINE
 
 import torchyard as ty
 
@@ -126,7 +127,7 @@ def test_the_same_without_await(tmp_path, monkeypatch):
         for line in job.logs():  # leaving the loop closes the connection
             assert line.text == "step 1"
             break
-        assert job.wait(timeout=30).state == "Succeeded"
+        assert job.wait(timeout=DEADLINE).state == "Succeeded"
         assert MESSAGE in str(job.why())
     finally:
         PORTAL.call(stack.aclose())

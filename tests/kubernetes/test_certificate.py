@@ -12,6 +12,7 @@ import time
 import pytest
 import trustme
 from cryptography import x509
+from tests.support.waiting import DEADLINE
 
 from torchyard.agents.http.tls import follow, server_context
 from torchyard.app.certificate import is_due, renew
@@ -99,7 +100,7 @@ async def test_a_running_intake_uses_the_new_one(authority, out, caplog):
     following = asyncio.create_task(follow(server_context(out), out, every=0.01))
     await asyncio.sleep(0)
     renew(authority, out, HOST, LIFE)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE):
         while "was read again" not in caplog.text:  # noqa: ASYNC110 -- of a thread's work
             await asyncio.sleep(0.01)
     following.cancel()

@@ -66,6 +66,7 @@ async def health(watch):
 
 
 async def test_a_loop_of_kopfs_that_no_longer_turns_fails_the_probe_until_it_turns_again(watch, health, monkeypatch):
+    monkeypatch.setattr(job_watch, "TURN_SECONDS", 600.0)
     assert await health() == (200, "ok")
     monkeypatch.setattr(job_watch, "TURN_SECONDS", 0.2)
     watch.block.set()

@@ -6,6 +6,7 @@ import contextlib
 import pytest
 import uvloop
 from aiohttp import web
+from tests.support.waiting import DEADLINE
 
 from torchyard.app.page_server import Connections, PageLimits, served
 
@@ -24,7 +25,7 @@ def pages():
 async def ask(port, source):
     reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
     writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), DEADLINE)
     writer.close()
     return answer
 
@@ -41,7 +42,7 @@ async def test_a_flood_of_requests_that_never_end_keeps_no_probe_from_an_answer(
             assert (await ask(port, source)).startswith(b"HTTP/1.1 200")
         pending = {asyncio.create_task(reader.read()) for reader, _ in held}
         while len(pending) > LIMITS.connections:
-            done, pending = await asyncio.wait(pending, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+            done, pending = await asyncio.wait(pending, timeout=DEADLINE, return_when=asyncio.FIRST_COMPLETED)
             assert done, "more connections are open than the bound allows"
         for _, writer in held:
             writer.transport.abort()
@@ -56,7 +57,7 @@ async def test_a_connection_ends_however_slow_it_is(sent):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)
         with contextlib.suppress(ConnectionError):  # ends, or is reset
-            await asyncio.wait_for(reader.read(), 10)
+            await asyncio.wait_for(reader.read(), DEADLINE)
         writer.close()
 
 

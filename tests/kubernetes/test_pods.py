@@ -7,6 +7,7 @@ import pytest
 from aiohttp import web
 from tests.support.kubernetes.api_server import refused, talking, until
 from tests.support.kubernetes.pod_json import container, ended, placed, pod, text
+from tests.support.waiting import DEADLINE
 
 from torchyard.kubernetes.cache import orphans
 from torchyard.kubernetes.cache import pods as kube_pods
@@ -59,7 +60,7 @@ async def test_news_of_a_pod_that_starts_may_wait_for_its_like_and_of_one_that_f
 async def test_it_is_not_kept_forever(known, monkeypatch):
     monkeypatch.setattr(kube_pods, "VANISHED_SECONDS", 0.01)
     known.forget(appear(known, spec={"nodeName": "node-7"}, status=RUNNING))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE):
         while known.of("job-uid"):  # noqa: ASYNC110 -- nobody is told of it
             await asyncio.sleep(0.01)
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 from torchyard.api.resource import read_job
 from torchyard.local import controller, events, record, run
@@ -127,7 +128,7 @@ async def test_the_controller_goes_on_says_so_and_catches_up(folder, full_disk, 
         await until(lambda: any("cannot be stopped" in event.message for event in shown))
         assert not task.done()
         assert is_controlled(folder)
-    job = await asyncio.wait_for(task, 30)
+    job = await asyncio.wait_for(task, DEADLINE)
     assert job.status.state == "Suspended"
     assert job.spec.grace_period == 2.0
     assert job.metadata.generation > 1, "an edit by hand is a new generation, alone or together with the stop"
@@ -145,7 +146,7 @@ async def test_a_hard_stop_ends_everything_though_nothing_can_be_written(folder,
         stop.set()
         kill.set()
         with pytest.raises(OSError, match="No space left"):
-            await asyncio.wait_for(task, 30)
+            await asyncio.wait_for(task, DEADLINE)
     assert is_controlled(folder) is None
     assert controller.read_run(folder).spec.suspend is False
 

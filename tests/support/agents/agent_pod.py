@@ -90,7 +90,7 @@ class Pod:
         return until(lambda: json.loads((self.run_dir / "agent.json").read_text()))["port"]
 
     def get(self, path):
-        with urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=5) as response:
+        with urlopen(f"http://127.0.0.1:{self.port()}{path}", timeout=DEADLINE) as response:
             return response.read().decode()
 
     def status(self):

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from aiohttp import web
+from tests.support.waiting import DEADLINE
 
 from torchyard.kubernetes.client.api import Api, connected
 
@@ -62,7 +63,7 @@ async def talking(folder: Path, answer: Answer, monkeypatch, user: dict | None =
             yield api
 
 
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = DEADLINE) -> None:
     """Wait for something that another task or process does."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 -- the condition belongs to the other side of a socket
