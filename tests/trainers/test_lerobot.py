@@ -24,7 +24,7 @@ from torchyard_trainers.vla.recordings import ACTION, STATE, Recordings
 from torchyard_trainers.vla.task import VisionLanguageAction
 
 LENGTHS = [7, 5, 9, 6]
-FORMATS = [("v2.1", False), ("v2.1", True), ("v3.0", False), ("v3.0", True)]
+FORMATS = [("v2.0", False), ("v2.1", False), ("v2.1", True), ("v3.0", False), ("v3.0", True)]
 
 
 def recordings(folder, **options):
@@ -79,7 +79,7 @@ def test_a_dataset_that_lerobot_itself_wrote_is_read(tmp_path):
     assert open_lerobot(tmp_path).statistics[ACTION]["count"] == [21]
 
 
-@pytest.mark.parametrize("version", ["v2.1", "v3.0"])
+@pytest.mark.parametrize("version", ["v2.0", "v2.1", "v3.0"])
 def test_the_statistics_of_all_episodes_are_those_of_all_frames(tmp_path, version):
     dataset = open_lerobot(write_lerobot(tmp_path / "data", version, LENGTHS))
     for name, key in ((STATE, "state"), (ACTION, "action")):
@@ -195,8 +195,8 @@ ONE_NUMBER = {"dtype": "float32", "shape": ["a"]}
     [
         (
             "v3.0",
-            metadata("info.json", put("codebase_version", "v2.0")),
-            "codebase_version is 'v2.0'; v2.1 and v3.0 can",
+            metadata("info.json", put("codebase_version", "v1.6")),
+            "codebase_version is 'v1.6'; v2.0, v2.1, v3.0 can",
         ),
         ("v3.0", metadata("info.json", put("fps", True)), "info.json: fps is True, expected frames per second above 0"),
         ("v3.0", metadata("info.json", put("fps", float("inf"))), "info.json: fps is inf, expected frames"),

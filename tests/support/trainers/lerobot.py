@@ -67,7 +67,7 @@ def write_lerobot(folder: Path, version: str, lengths: list[int], *, video: bool
     if v3:
         _write_v3(folder, episodes, tables, names if video else [])
     else:
-        _write_v2(folder, episodes, tables, names if video else [])
+        _write_v2(folder, episodes, tables, names if video else [], version)
     return folder
 
 
@@ -90,7 +90,7 @@ def _table(number: int, begin: int, episode: dict[str, Any], images: list[str]) 
     return pa.table(columns)
 
 
-def _write_v2(folder: Path, episodes: list[dict[str, Any]], tables: list[Any], videos: list[str]) -> None:
+def _write_v2(folder: Path, episodes: list[dict[str, Any]], tables: list[Any], videos: list[str], version: str) -> None:
     for number, (episode, table) in enumerate(zip(episodes, tables, strict=True)):
         _save(table, folder / f"data/chunk-000/episode_{number:06d}.parquet")
         for name in videos:
@@ -101,6 +101,12 @@ def _write_v2(folder: Path, episodes: list[dict[str, Any]], tables: list[Any], v
     ]
     _lines(folder / "meta/episodes.jsonl", rows)
     _lines(folder / "meta/tasks.jsonl", [{"task_index": number, "task": text} for number, text in enumerate(TASKS)])
+    if version == "v2.0":
+        every = {
+            name: {kind: each[kind] for kind in each if kind != "count"} for name, each in _statistics(episodes).items()
+        }
+        (folder / "meta/stats.json").write_text(json.dumps(every))
+        return
     statistics = [{"episode_index": number, "stats": _statistics([each])} for number, each in enumerate(episodes)]
     _lines(folder / "meta/episodes_stats.jsonl", statistics)
 

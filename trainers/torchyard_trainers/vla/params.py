@@ -50,7 +50,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     ] = None
     data: Annotated[
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
-        doc("Folder of a LeRobot dataset, version 2.1 or 3.0; default: demonstrations on a procedural tabletop."),
+        doc("Folder of a LeRobot dataset, version 2.0, 2.1 or 3.0; default: demonstrations on a procedural tabletop."),
     ] = None
     cameras: Annotated[
         list[str], doc("data: features that are images, in the order in which the model sees them; []: all.")

@@ -1,4 +1,4 @@
-"""The metadata of LeRobot datasets, versions 2.1 and 3.0; `lerobot_frames` reads their frames.
+"""The metadata of LeRobot datasets, versions 2.0, 2.1 and 3.0; `lerobot_frames` reads their frames.
 
 Frames are rows of Parquet files, with images in them or videos beside them.
 """
@@ -21,7 +21,7 @@ from torchyard_trainers.core.data.files import File
 from torchyard_trainers.core.data.parquet import decoded
 from torchyard_trainers.core.exits import DataError
 
-VERSIONS = ("v2.1", "v3.0")
+VERSIONS = ("v2.0", "v2.1", "v3.0")
 IMAGE_KINDS = ("image", "video")
 KINDS = ("min", "max", "mean", "std")  # of statistics
 MAX_JSON_BYTES = 64 << 20
@@ -93,8 +93,8 @@ def open_lerobot(folder: Path) -> LeRobot:
     version = info.get("codebase_version")
     if version not in VERSIONS:
         raise DataError(
-            f"{folder}/meta/info.json: codebase_version is {version!r}; {' and '.join(VERSIONS)} can be read: convert "
-            "the dataset with LeRobot"
+            f"{folder}/meta/info.json: codebase_version is {version!r}; {', '.join(VERSIONS)} can be read: convert the "
+            "dataset with LeRobot"
         )
     fps, features = info.get("fps"), info.get("features")
     if not isinstance(fps, int | float) or isinstance(fps, bool) or not 0 < fps <= MAX_FPS:
@@ -113,15 +113,15 @@ def open_lerobot(folder: Path) -> LeRobot:
                 "1 or more"
             )
     videos = [name for name, each in features.items() if each["dtype"] == "video"]
-    read = _episodes_v2 if version == "v2.1" else _episodes_v3
+    read = _episodes_v3 if version == "v3.0" else _episodes_v2
     episodes = read(folder, info, videos)
     if not episodes:
         raise DataError(f"{folder}: the dataset has no episodes")
     again = [number for number, times in Counter(each.number for each in episodes).items() if times > 1]
     if again:
         raise DataError(f"{folder}: the metadata lists episode {again[0]} more than once; remove the other entries")
-    tasks = _tasks_v2(folder) if version == "v2.1" else _tasks_v3(folder)
-    statistics = _statistics_v2(folder) if version == "v2.1" else _statistics_v3(folder)
+    tasks = _tasks_v3(folder) if version == "v3.0" else _tasks_v2(folder)
+    statistics = _of_episodes(folder) if version == "v2.1" else _of_all_frames(folder)
     digest = hashlib.blake2b(json.dumps(info, sort_keys=True).encode(), digest_size=16)
     for file in dict.fromkeys(each.file for each in episodes):
         digest.update(File(folder / file).fingerprint.encode())
@@ -204,13 +204,14 @@ def _tasks_v3(folder: Path) -> dict[int, str]:
     return {_number(row, "task_index", where): _text(row, texts[0], where) for row in table.to_pylist()}
 
 
-def _statistics_v3(folder: Path) -> dict[str, dict[str, list[float]]]:
+def _of_all_frames(folder: Path) -> dict[str, dict[str, list[float]]]:
+    """Return the statistics of all episodes, as versions 2.0 and 3.0 have them."""
     found = _json(folder, "meta/stats.json")
     return {name: _kinds(each, name, f"{folder}/meta/stats.json") for name, each in found.items()}
 
 
-def _statistics_v2(folder: Path) -> dict[str, dict[str, list[float]]]:
-    """Return the statistics of all episodes together: a variance is the mean of variances and squared means."""
+def _of_episodes(folder: Path) -> dict[str, dict[str, list[float]]]:
+    """Return the statistics of all episodes from those of each: variances are means of variances and squared means."""
     parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
     for line, row in enumerate(_json_lines(folder, "meta/episodes_stats.jsonl"), 1):
         where, own = f"{folder}/meta/episodes_stats.jsonl, line {line}", row.get("stats", {})
