@@ -51,7 +51,7 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         list[Argument],
         Meta(
             max_length=256,
-            description="Argument vector to start on every node, never a shell string: [torchrun, train.py].",
+            description="Command that every node starts, as a list of arguments without a shell: [torchrun, train.py].",
         ),
     ] = field(default_factory=list)
     args: Annotated[
@@ -73,19 +73,21 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         doc("Inline Python source, run with torchrun on every node (at most 60 KiB)."),
     ] = None
     nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Pods of the gang.")] = 1
-    gpus_per_node: Annotated[int, Meta(ge=0, le=64, description="GPUs each pod requests.")] = 0
+    gpus_per_node: Annotated[int, Meta(ge=0, le=64, description="GPUs that each pod requests.")] = 0
     procs_per_node: Annotated[
         Annotated[int, Meta(ge=1, le=256)] | Literal["auto"],
-        doc("Worker processes a pod; auto: what --nproc-per-node of a torchrun command says, else one a GPU, or one."),
+        doc("Worker processes per pod; auto: --nproc-per-node of a torchrun command, else one per GPU, else one."),
     ] = "auto"
-    elastic: Annotated[Elastic | None, doc("Let the gang shrink and grow.")] = None
+    elastic: Annotated[Elastic | None, doc("Allow the gang to shrink and grow.")] = None
     launcher: Annotated[Launcher, doc("How workers are started inside a pod.")] = field(default_factory=Launcher)
     preload: Annotated[
         list[Module],
-        Meta(max_length=32, description="Modules imported once and kept warm between rounds."),
+        Meta(max_length=32, description="Modules that are imported once, and not again in each round."),
     ] = field(default_factory=list)
-    device: Annotated[Literal["auto", "cuda", "cpu"], doc("cuda never falls back silently to the CPU.")] = "auto"
-    gpu: Annotated[Gpu | None, doc("Which GPUs will do.")] = None
+    device: Annotated[
+        Literal["auto", "cuda", "cpu"], doc("cuda: a job without a usable GPU fails, and never uses the CPU.")
+    ] = "auto"
+    gpu: Annotated[Gpu | None, doc("Requirements on the GPUs.")] = None
     resources: Annotated[Resources, doc("CPU, memory and shared memory of each pod.")] = field(
         default_factory=Resources
     )
@@ -95,29 +97,35 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
     checkpoint: Annotated[Checkpoint, doc("Where, how often and how many checkpoints.")] = field(
         default_factory=Checkpoint
     )
-    restart: Annotated[Restart, doc("What failures cost.")] = field(default_factory=Restart)
-    health: Annotated[Health, doc("Time-outs and numeric guards.")] = field(default_factory=Health)
-    suspend: Annotated[bool, doc("true: save a checkpoint and give the pods up; false: go on from there.")] = False
+    restart: Annotated[Restart, doc("Which failures restart the job, and how often.")] = field(default_factory=Restart)
+    health: Annotated[Health, doc("Timeouts, and the handling of numbers that are not finite.")] = field(
+        default_factory=Health
+    )
+    suspend: Annotated[
+        bool, doc("true: save a checkpoint and delete the pods; false: continue from the checkpoint.")
+    ] = False
     active_deadline: Annotated[
-        Duration | None, doc("Longest wall time from the first start, suspends and restarts included.")
+        Duration | None, doc("Longest wall time from the first start, including suspensions and restarts.")
     ] = None
     ttl_after_finished: Annotated[
         Duration | None,
-        doc("Delete the job this long after it finished; absent: keep it. Local runs go with the next run or ps."),
+        doc("Delete the job this long after it has ended; absent: keep it. The next run or ps deletes local runs."),
     ] = None
-    grace_period: Annotated[Duration, doc("Time pods get to save and stop.")] = Duration.default("60s")
+    grace_period: Annotated[Duration, doc("Time that pods have to save and stop.")] = Duration.default("60s")
     scheduling: Annotated[Scheduling, doc("Queue, gang scheduler and placement.")] = field(default_factory=Scheduling)
     metrics: Annotated[Metrics, doc("Metrics of scripts that write no report.")] = field(default_factory=Metrics)
     preflight: Annotated[Preflight | None, doc("Checks before the first round.")] = None
     evaluation: Annotated[Evaluation | None, doc("Evaluation beside training.")] = None
     export: Annotated[Export | None, doc("Model formats written when training is done.")] = None
-    logging: Annotated[Logging, doc("Where curves go besides the status.")] = field(default_factory=Logging)
-    pod_labels: Annotated[
-        dict[str, LabelValue], Meta(max_length=32, description="Labels of the pods, beside those of TorchYard.")
-    ] = field(default_factory=dict)
+    logging: Annotated[Logging, doc("Where metrics are logged, in addition to the status.")] = field(
+        default_factory=Logging
+    )
+    pod_labels: Annotated[dict[str, LabelValue], Meta(max_length=32, description="Additional labels of the pods.")] = (
+        field(default_factory=dict)
+    )
     pod_annotations: Annotated[
         dict[str, AnnotationValue],
-        Meta(max_length=32, description="Annotations of the pods, beside those of TorchYard."),
+        Meta(max_length=32, description="Additional annotations of the pods."),
     ] = field(default_factory=dict)
     service_account_name: Annotated[Reference | None, doc("Service account of the pods; it needs no rights.")] = None
     image_pull_secrets: Annotated[list[Reference], Meta(max_length=16, description="Names of image pull secrets.")] = (

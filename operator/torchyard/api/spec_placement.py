@@ -23,23 +23,27 @@ from torchyard.api.values import (
 class Elastic(Model, frozen=True, kw_only=True):
     """Bounds of an elastic gang; the global batch stays what the spec says."""
 
-    min_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Fewest nodes a round may open with.")]
-    max_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Most nodes a round may open with.")]
+    min_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Fewest nodes with which a round may open.")]
+    max_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Most nodes with which a round may open.")]
 
 
 class Gpu(Model, frozen=True, kw_only=True):
-    """Which GPUs will do."""
+    """Requirements on the GPUs."""
 
     products: Annotated[
         list[LabelValue],
-        Meta(max_length=16, description="Accepted product names, as GPU feature labels spell them."),
+        Meta(
+            max_length=16,
+            description="Accepted product names, as in the node labels of NVIDIA's GPU feature discovery.",
+        ),
     ] = field(default_factory=list)
     min_memory: Annotated[
-        Quantity | None, doc("Least memory of one GPU, as its driver counts it: an 80 GB GPU has 80G, not quite 80Gi.")
+        Quantity | None,
+        doc("Minimum memory of each GPU, as reported by its driver: an 80 GB GPU has 80G, not 80Gi."),
     ] = None
     min_compute_capability: Annotated[
         ComputeCapability | None,
-        doc("Least CUDA compute capability, for instance 8.0."),
+        doc("Minimum CUDA compute capability, for instance 8.0."),
     ] = None
     ids: Annotated[
         list[Annotated[str, Meta(max_length=64)]], Meta(max_length=16, description="GPU UUIDs to use; local runs only.")
@@ -49,11 +53,11 @@ class Gpu(Model, frozen=True, kw_only=True):
 class Resources(Model, frozen=True, kw_only=True):
     """What each pod requests; limits equal requests."""
 
-    cpu: Annotated[Quantity | None, doc("CPU cores a pod, for instance 8 or 500m.")] = None
-    memory: Annotated[Quantity | None, doc("Memory a pod, for instance 64Gi.")] = None
+    cpu: Annotated[Quantity | None, doc("CPU cores per pod, for instance 8 or 500m.")] = None
+    memory: Annotated[Quantity | None, doc("Memory per pod, for instance 64Gi.")] = None
     disk: Annotated[
         Quantity | None,
-        doc("Disk of its node that a pod may fill, for instance 50Gi, besides an ephemeral checkpoint volume."),
+        doc("Disk space of the node that a pod may use, for instance 50Gi, besides an ephemeral checkpoint volume."),
     ] = None
     shm: Annotated[
         Quantity | None,
@@ -70,7 +74,7 @@ class Toleration(Model, frozen=True, kw_only=True):
     effect: Annotated[Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"], doc("Empty: all effects.")] = ""
     toleration_seconds: Annotated[
         Annotated[int, Meta(ge=0, le=604800)] | None,
-        doc("How long a pod stays after the taint came, for effect NoExecute; absent: for ever."),
+        doc("How long a pod stays after the taint was added, for effect NoExecute; absent: forever."),
     ] = None
 
 
@@ -87,18 +91,19 @@ class Scheduling(Model, frozen=True, kw_only=True):
     queue: Annotated[ObjectName | None, doc("Queue of the gang scheduler.")] = None
     gang: Annotated[
         Literal["auto", "native", "kueue", "volcano", "coscheduling", "none"],
-        doc("Who places all pods or none; auto: what is installed."),
+        doc("Gang scheduler, which places all pods or none; auto: the one that is installed."),
     ] = "auto"
     priority_class: Annotated[Reference | None, doc("PriorityClass of the pods.")] = None
-    node_selector: Annotated[dict[str, LabelValue], Meta(max_length=32, description="Labels a node must carry.")] = (
+    node_selector: Annotated[dict[str, LabelValue], Meta(max_length=32, description="Labels that nodes must have.")] = (
         field(default_factory=dict)
     )
-    tolerations: Annotated[list[Toleration], Meta(max_length=32, description="Taints the pods tolerate.")] = field(
+    tolerations: Annotated[list[Toleration], Meta(max_length=32, description="Taints that the pods tolerate.")] = field(
         default_factory=list
     )
-    topology: Annotated[Topology | None, doc("Closeness of the pods.")] = None
+    topology: Annotated[Topology | None, doc("How close the nodes of the pods must be.")] = None
     gang_timeout: Annotated[
-        Duration, doc("A partially scheduled gang is released after this time, up to a quarter later.")
+        Duration,
+        doc("Time after which a partially scheduled gang is released; up to a quarter is added."),
     ] = Duration.default("5m")
 
 

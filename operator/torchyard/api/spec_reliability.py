@@ -23,7 +23,7 @@ class CheckpointVolume(Model, frozen=True, kw_only=True):
         None
     )
     ephemeral: Annotated[
-        Quantity | None, doc("Size of a volume that ends with the pod: a lost pod then loses the run.")
+        Quantity | None, doc("Size of a volume that is deleted with its pod; if a pod is lost, so are the checkpoints.")
     ] = None
 
 
@@ -34,7 +34,7 @@ class Checkpoint(Model, frozen=True, kw_only=True):
     interval: Annotated[
         CheckpointInterval | None, doc("How often; absent: chosen from the measured cost of a save.")
     ] = None
-    keep_last: Annotated[int, Meta(ge=1, le=1000, description="Newest checkpoints that are kept.")] = 3
+    keep_last: Annotated[int, Meta(ge=1, le=1000, description="Number of newest checkpoints to keep.")] = 3
     keep_best: Annotated[
         int,
         Meta(
@@ -59,7 +59,7 @@ class Checkpoint(Model, frozen=True, kw_only=True):
             "with a Hugging Face model. Not read again once the job has a checkpoint."
         ),
     ] = None
-    on_preempt: Annotated[bool, doc("Save before pods are given up (suspend, preemption, Ctrl-C).")] = True
+    on_preempt: Annotated[bool, doc("Save before pods are stopped (suspend, preemption, Ctrl-C).")] = True
 
     @property
     def claim(self) -> str | None:
@@ -80,10 +80,10 @@ class Restart(Model, frozen=True, kw_only=True):
     policy: Annotated[Literal["OnFailure", "Never"], doc("Never: the first failure ends the job.")] = "OnFailure"
     max_restarts: Annotated[
         Annotated[int, Meta(ge=0, le=100000)] | None,
-        doc("Most failures charged to the budget; 0: a failure of the program ends the job; absent: no such limit."),
+        doc("Most failures charged to the budget; 0: a failure of the program ends the job; absent: no limit."),
     ] = None
     no_progress_limit: Annotated[
-        int, Meta(ge=1, le=1000, description="Rounds in a row without progress that end the job.")
+        int, Meta(ge=1, le=1000, description="Number of rounds in a row without progress after which the job fails.")
     ] = 3
     backoff: Annotated[Backoff, doc("Delay between rounds after failures.")] = field(default_factory=Backoff)
 
@@ -100,11 +100,11 @@ class Health(Model, frozen=True, kw_only=True):
             "(StandingStill), since it is not known what it does between two steps."
         ),
     ] = DurationOrAuto.default("auto")
-    start_timeout: Annotated[Duration, doc("Longest time from all pods running to the first step of a round.")] = (
-        Duration.default("15m")
-    )
+    start_timeout: Annotated[
+        Duration, doc("Longest time from the moment at which all pods run to the first step of a round.")
+    ] = Duration.default("15m")
     pending_timeout: Annotated[
-        Duration | None, doc("Longest time pods may wait to be scheduled; absent: for ever.")
+        Duration | None, doc("Longest time that pods may wait to be scheduled; absent: no limit.")
     ] = None
     non_finite: Annotated[
         Literal["fail", "skip", "rollback"],
@@ -120,4 +120,4 @@ class Health(Model, frozen=True, kw_only=True):
 class Preflight(Model, frozen=True, kw_only=True):
     """Checks before the first round."""
 
-    enabled: Annotated[bool, doc("Run versions, GPU, network and storage checks first.")] = True
+    enabled: Annotated[bool, doc("Check versions, GPUs, network and storage before the first round.")] = True

@@ -13,7 +13,7 @@ class Trainer(Model, frozen=True, kw_only=True):
     name: Annotated[TrainerName, doc(f"{', '.join(BUILT_IN)}, or MODULE:CLASS of a workload of your own.")]
     mode: Annotated[
         Literal["train", "eval", "bench", "export", "preflight"],
-        doc("What the workload does; train writes checkpoints."),
+        doc("What the workload does; only train writes checkpoints."),
     ] = "train"
     params: Annotated[
         Params,
@@ -28,7 +28,7 @@ class EnvVar(Model, frozen=True, kw_only=True):
     """One environment variable of the workers."""
 
     name: Annotated[EnvName, doc("Name; torchrun's own and TORCHYARD_* except TORCHYARD_HOOKS are reserved.")]
-    value: Annotated[Argument, doc("Value, passed verbatim: nothing is expanded.")] = ""
+    value: Annotated[Argument, doc("Value, passed unchanged: nothing is expanded.")] = ""
 
 
 class EnvFrom(Model, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ class Milestones(Model, frozen=True, kw_only=True):
     metric: Annotated[Annotated[str, Meta(min_length=1, max_length=64)], doc("A metric that the job reports.")]
     percents: Annotated[
         list[Annotated[int, Meta(ge=1, le=99)]],
-        Meta(min_length=1, max_length=8, description="Percents of the job's steps after which its value is kept."),
+        Meta(min_length=1, max_length=8, description="Percentages of the job's steps after which its value is kept."),
     ]
 
     @property
@@ -180,7 +180,7 @@ class Metrics(Model, frozen=True, kw_only=True):
         ),
     ] = None
     milestones: Annotated[
-        Milestones | None, doc("Values to keep in the status; a sweep sets this to compare its trials.")
+        Milestones | None, doc("Values to keep in the status. A sweep sets this to compare its trials.")
     ] = None
     interval: Annotated[Duration, doc("How often metrics are written to the status; curves have every point.")] = (
         Duration.default("10s")
@@ -206,14 +206,16 @@ class Export(Model, frozen=True, kw_only=True):
         list[Literal["safetensors", "onnx", "pt2", "hf", "hf-merged", "web"]],
         Meta(max_length=6, description="Formats to write."),
     ] = field(default_factory=list)
-    verify: Annotated[bool, doc("Reload each format and compare it on recorded inputs.")] = True
+    verify: Annotated[bool, doc("Load each format again and compare its outputs on recorded inputs.")] = True
 
 
 class Logging(Model, frozen=True, kw_only=True):
-    """Where curves go besides the status."""
+    """Where metrics are logged, in addition to the status."""
 
-    tensorboard: Annotated[bool, doc("Write TensorBoard event files beside the checkpoints.")] = True
+    tensorboard: Annotated[bool, doc("Write TensorBoard event files into the checkpoint folder.")] = True
     wandb: Annotated[
-        bool, doc("Log to Weights & Biases; a server away for a minute is given up until the next round.")
+        bool, doc("Log to Weights & Biases; after a minute without its server, logging stops until the next round.")
     ] = False
-    mlflow: Annotated[bool, doc("Log to MLflow; a server away for a minute is given up until the next round.")] = False
+    mlflow: Annotated[
+        bool, doc("Log to MLflow; after a minute without its server, logging stops until the next round.")
+    ] = False

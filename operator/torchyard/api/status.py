@@ -119,18 +119,18 @@ class StatusModel(Struct, frozen=True, omit_defaults=True, rename="camel", kw_on
 class Condition(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
     """One aspect of the job, as the Kubernetes API conventions define conditions."""
 
-    type: Annotated[str, doc("Aspect.")]
-    status: Annotated[Literal["True", "False", "Unknown"], doc("Whether it holds.")]
+    type: Annotated[str, doc("Type of the condition.")]
+    status: Annotated[Literal["True", "False", "Unknown"], doc("Status of the condition.")]
     reason: Annotated[Reason, doc("CamelCase reason code.")]
     message: Annotated[str, doc("One sentence.")] = ""
     last_transition_time: Annotated[Time | None, doc("When status last changed.")] = None
-    observed_generation: Annotated[int, doc("Generation of the spec this was judged by.")] = 0
+    observed_generation: Annotated[int, doc("Generation of the spec that the condition describes.")] = 0
 
 
 class Nodes(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
     """Pods of the gang."""
 
-    desired: Annotated[int, doc("Pods wanted.")] = 0
+    desired: Annotated[int, doc("Number of pods in the spec.")] = 0
     ready: Annotated[int, doc("Pods whose agent is connected and ready or running.")] = 0
     lost: Annotated[int, doc("Pods lost since the job started.")] = 0
 
@@ -149,7 +149,7 @@ class Restarts(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class Progress(StatusModel, frozen=True, kw_only=True):
-    """How far training is."""
+    """Progress of training."""
 
     step: Annotated[int, doc("Newest optimizer step reported.")] = 0
     total_steps: Annotated[int | None, doc("Steps of the whole run, if known.")] = None
@@ -315,43 +315,47 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     """What the job is doing, why, and how well."""
 
     observed_generation: Annotated[int, doc("Generation of the spec this status describes.")] = 0
-    state: Annotated[State, doc("Where the job is in its life; empty only before the first visit.")] = State.NEW
+    state: Annotated[State, doc("State of the job; empty only until the operator has seen it.")] = State.NEW
     reason: Annotated[Reason, doc("Why the job is in this state: one CamelCase reason code.")] = NO_REASON
     message: Annotated[str, doc("One sentence: dominant cause, evidence, next step.")] = ""
-    conditions: Annotated[list[Condition], doc("All set on the first visit.")] = field(default_factory=list)
+    conditions: Annotated[
+        list[Condition], doc("Conditions; the operator sets all of them when it first sees the job.")
+    ] = field(default_factory=list)
     nodes: Annotated[Nodes, doc("Pods of the gang.")] = field(default_factory=Nodes)
     round: Annotated[int, doc("Newest round; 0 before the first.")] = 0
-    incarnation: Annotated[int, doc("Grows when a pod is replaced; part of pod names.")] = 0
+    incarnation: Annotated[int, doc("Number that increases when pods are replaced; part of the names of pods.")] = 0
     images: Annotated[
-        Images | None, doc("Images that the pods are created with; chosen with the first gang and after each suspend.")
+        Images | None, doc("Images of the pods, chosen with the first gang and after each suspension.")
     ] = None
     rendezvous: Annotated[Rendezvous, doc("The newest round's members.")] = field(default_factory=Rendezvous)
-    restarts: Annotated[Restarts, doc("How often the job began again.")] = field(default_factory=Restarts)
-    progress: Annotated[Progress, doc("How far training is.")] = field(default_factory=Progress)
+    restarts: Annotated[Restarts, doc("Restarts so far.")] = field(default_factory=Restarts)
+    progress: Annotated[Progress, doc("Progress of training.")] = field(default_factory=Progress)
     metrics: Annotated[dict[str, float], doc("At most 64 finite numbers.")] = field(default_factory=dict)
-    throughput: Annotated[Throughput, doc("How fast training is.")] = field(default_factory=Throughput)
+    throughput: Annotated[Throughput, doc("Throughput of training.")] = field(default_factory=Throughput)
     gpus: Annotated[Gpus, doc("GPUs of the gang.")] = field(default_factory=Gpus)
     checkpoint: Annotated[CheckpointStatus | None, doc("The newest complete checkpoint.")] = None
     devices: Annotated[
         dict[str, str],
         doc("Ranks of the newest round by the device that they train on, as ranges: cuda:0 NVIDIA H100: 0,8."),
     ] = field(default_factory=dict)
-    batch: Annotated[Batch | None, doc("How built-in workloads divide a step; of the newest report.")] = None
+    batch: Annotated[
+        Batch | None, doc("How a built-in workload divides the samples of a step, from the newest report.")
+    ] = None
     environment: Annotated[
         str,
         doc("Digest of Python, packages and code of the newest round, as in environment.json of its checkpoints."),
     ] = ""
     warnings: Annotated[
-        list[str], doc("What to look at in the newest round, at most 8; each is also an event of the job.")
+        list[str], doc("Warnings about the newest round, at most 8; each is also an event of the job.")
     ] = field(default_factory=list)
     goodput: Annotated[Goodput | None, doc("Where the wall time went.")] = None
     columns: Annotated[Columns, doc("Figures as `kubectl get` shows them.")] = field(default_factory=Columns)
     attempts: Annotated[list[Attempt], doc("The last 10 rounds, opened or not.")] = field(default_factory=list)
-    artifacts: Annotated[list[Artifact], doc("What the job made.")] = field(default_factory=list)
+    artifacts: Annotated[list[Artifact], doc("Files that the job has written.")] = field(default_factory=list)
     last_update_time: Annotated[Time | None, doc("When this status was last written.")] = None
     start_time: Annotated[Time | None, doc("When the first round opened.")] = None
     completion_time: Annotated[Time | None, doc("When the job became Succeeded or Failed.")] = None
-    exit_code: Annotated[int | None, doc("Exit code of the agents of a failed job, as the reason has it.")] = None
+    exit_code: Annotated[int | None, doc("Exit code of a failed job, which follows from the reason.")] = None
     gpu_seconds: Annotated[float, doc("GPU seconds held so far.")] = 0.0
 
 

@@ -116,7 +116,7 @@ async def bring(
         name: of the job.
         path: in the checkpoint folder: `export/web`, `final`, `metrics.jsonl`.
         to: where to put it; by default its own name in the current folder.
-        replace: whether it takes the place of what is there.
+        replace: overwrite an existing file or folder.
         max_size: the most that pods may send: `500Mi`.
 
     Returns:

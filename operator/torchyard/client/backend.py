@@ -42,13 +42,13 @@ class Unreadable(NamedTuple):
 
 
 class LogLine(Struct, frozen=True, kw_only=True):
-    """One line that a rank wrote, without control characters.
+    """One line of a rank's output, without control characters.
 
     Attributes:
-        rank: of the worker; None for a line of the agent, or of a pod without an agent, which tells no ranks apart.
+        rank: rank of the worker; None for a line of the agent, or of a pod without an agent, whose ranks are unknown.
         pod: name of its pod.
-        text: the line without its end.
-        time: RFC 3339, of a job on a cluster; empty on this machine, whose logs have no times.
+        text: the line, without the line break.
+        time: RFC 3339, for a job on a cluster; empty on this machine, whose logs have no times.
         agent: whether the agent itself wrote it.
     """
 
@@ -113,14 +113,14 @@ class Backend(Protocol):
     def logs(
         self, name: str, uid: str = "", *, rank: int | None = None, follow: bool = False, tail: int | None = None
     ) -> AsyncIterator[LogLine]:
-        """Yield what the ranks wrote, the rank that failed first in front.
+        """Yield the output of the ranks, starting with the rank that failed first.
 
         Args:
             name: of the job.
             uid: of the job; another one of its name is not followed.
             rank: only this one; None: all.
-            follow: go on until the job is over, through new rounds and pods.
-            tail: only so many last lines of each rank.
+            follow: wait for new lines until the job is over, through new rounds and pods.
+            tail: only this many of the last lines of each rank.
         """
 
     async def explain(self, name: str) -> "Explanation":

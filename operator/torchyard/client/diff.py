@@ -21,14 +21,14 @@ Value = str | int | float | bool | None
 
 
 class Difference(Struct, frozen=True, kw_only=True):
-    """One thing in which two runs differ; None: the run does not have it.
+    """One difference between two runs. A value of None means that the run does not have it.
 
     Attributes:
         section: specification, code, packages, machine, result or metrics.
         name: of the field, file, package or metric.
-        left: its value in the first run; of code, the digest of the file.
-        right: its value in the second run.
-        lines: of two texts, the difference line by line.
+        left: value in the first run; for code, the digest of the file.
+        right: value in the second run.
+        lines: for texts, the difference line by line.
     """
 
     section: str

@@ -12,12 +12,12 @@ INVALID: Final = 64  # EX_USAGE: the input or the command line is wrong
 
 
 class TorchYardError(Exception):
-    """A request that cannot be carried out: one sentence, and how to fix it.
+    """The request cannot be carried out. `str()` is one sentence and a fix.
 
     Attributes:
         sentence: what happened, and the evidence.
-        fix: what to do; empty where the sentence says it.
-        code: exit code of the command line.
+        fix: what to do; empty if the sentence already says it.
+        code: exit code that the command line uses.
     """
 
     def __init__(self, sentence: str, fix: str = "", code: int = INVALID) -> None:
@@ -31,7 +31,7 @@ class TorchYardError(Exception):
 
 
 class InvalidJobError(TorchYardError):
-    """A job that breaks rules; `problems` names every field, its fault and the fix."""
+    """The job is invalid; `problems` lists every field that is wrong, with a fix."""
 
     def __init__(self, sentence: str, problems: "Sequence[Problem]" = (), fix: str = "") -> None:
         super().__init__(sentence, fix)
@@ -42,11 +42,11 @@ class InvalidJobError(TorchYardError):
 
 
 class NotFoundError(TorchYardError):
-    """There is no job or sweep of that name."""
+    """The job or sweep does not exist."""
 
 
 class JobFailedError(TorchYardError):
-    """A job that was waited for has failed; `status` is its last one."""
+    """The job failed; `status` is its last status."""
 
     def __init__(self, sentence: str, fix: str, status: "TrainingJobStatus") -> None:
         super().__init__(sentence, fix, FAILED)

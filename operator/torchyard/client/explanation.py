@@ -24,15 +24,15 @@ class Section(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True, kw_only=True):
-    """Why a job is where it is; `print` shows all of it.
+    """The cause of a job's state; `print` shows all of it.
 
     Attributes:
         job: name of the job.
         state: of the job.
-        reason: code of the state's cause; empty: nothing is wrong.
-        sentence: why the job is where it is.
+        reason: reason code of the state; empty if there is no problem.
+        sentence: the cause.
         sections: the evidence: what to do, failures so far, pods, conditions, the newest events.
-        next_command: what most likely comes next on a command line.
+        next_command: the command that most likely comes next.
     """
 
     job: str

@@ -25,7 +25,7 @@ def source_of_module(file: Path, function: str, backend: Backend, image: object,
         function: its name, for messages.
         backend: where it will run; a cluster gets nothing but this module.
         image: that the pods run, None for the operator's default.
-        notice: called with what may go wrong in the pods.
+        notice: called with warnings about what may fail in the pods.
 
     Raises:
         TorchYardError: the module needs others that cannot come with it.

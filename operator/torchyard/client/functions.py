@@ -1,7 +1,7 @@
 """`@torchyard.job`: a Python function as the program of a job.
 
-The source of the function's module travels inside the job, as `spec.script`; of a function that was defined in a
-notebook, the source of the function itself. Arguments are JSON, on the command line. Nothing is pickled.
+The job contains the source of the function's module as `spec.script`; for a function that was defined in a notebook,
+the source of the function itself. Arguments are JSON, on the command line. Nothing is pickled.
 """
 
 import functools
@@ -88,11 +88,11 @@ if __name__ == "__main__":
 
 
 class JobFunction(Generic[P, R]):
-    """A function that can be run as a job; a call runs it here, in this process.
+    """A function that can be run as a job. A direct call runs it in this process.
 
     Attributes:
-        name: of the jobs that are made of it.
-        folder: of its module; `spec.workingDir` is relative to it.
+        name: of its jobs.
+        folder: folder of its module; `spec.workingDir` is relative to it.
     """
 
     def __init__(self, function: Callable[P, R], name: str | None, fields: Mapping[str, Any]) -> None:
@@ -115,11 +115,11 @@ class JobFunction(Generic[P, R]):
 
         Args:
             arguments: keyword arguments of the function.
-            backend: where it will run: on this machine, modules beside it can be imported.
-            notice: called with what may go wrong in the pods.
+            backend: where the job will run; on this machine, it can import other modules from the folder.
+            notice: called with warnings about what may fail in the pods.
 
         Raises:
-            TorchYardError: the function or its arguments cannot travel.
+            TorchYardError: the function or its arguments cannot be put into a job.
         """
         script = _script(self.function, backend, self.spec.get("image"), notice)
         size = len(script.encode())
@@ -139,21 +139,21 @@ def job(*, name: str | None = None, **fields: Any) -> Callable[[Callable[P, R]],
 def job(
     function: Callable[P, R] | None = None, /, *, name: str | None = None, **fields: Any
 ) -> JobFunction[P, R] | Callable[[Callable[P, R]], JobFunction[P, R]]:
-    """Make a function the program of jobs: `@ty.job(nodes=2, gpus_per_node=8)`.
+    """Use a function as the program of a job: `@ty.job(nodes=2, gpus_per_node=8)`.
 
-    `ty.run(train, arguments={"lr": 1e-3})` then runs it on this machine, `ty.submit(train, ...)` on a cluster, in every
-    rank, started by torchrun. The source of its module travels inside the job (at most 60 KiB); of a function that was
-    defined in a notebook, its own source, with the imports of the modules that it uses. What it returns is ignored:
-    write results into `$TORCHYARD_CHECKPOINT_DIR`.
+    `ty.run(train, arguments={"lr": 1e-3})` then runs it on this machine, and `ty.submit(train, ...)` on a cluster.
+    torchrun starts every rank, and every rank calls the function. The job contains the source of the function's module
+    (at most 60 KiB); for a function that was defined in a notebook, the source of the function and the imports that it
+    needs. The return value is ignored: write results into `$TORCHYARD_CHECKPOINT_DIR`.
 
     Args:
         function: at the top level of a module or notebook.
-        name: of the jobs; by default that of the function.
-        fields: of the spec, by their Python names (`gpus_per_node=8`, `image="..."`); sections as in a job file
+        name: of the jobs; by default the name of the function.
+        fields: fields of the spec by their Python names (`gpus_per_node=8`, `image="..."`); sections as in a job file
             (`checkpoint={"volume": {"claim": "runs"}}`).
 
     Raises:
-        TorchYardError: a field does not exist, or the function cannot travel.
+        TorchYardError: a field does not exist, or the function cannot be put into a job.
     """
 
     def decorate(inner: Callable[P, R]) -> JobFunction[P, R]:

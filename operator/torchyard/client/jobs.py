@@ -58,13 +58,13 @@ class Job:
         return (await self._kept()).document
 
     async def status(self) -> TrainingJobStatus:
-        """Return the status as it is now. Raises what `manifest` does."""
+        """Return the current status. Raises the same errors as `manifest`."""
         return (await self._kept()).job.status
 
     async def watch(self) -> AsyncIterator[TrainingJobStatus]:
         """Yield the status now and at each change, until the job is over or deleted.
 
-        An API server that does not answer for a while is waited for.
+        If the API server does not answer for a while, it is retried.
         """
         async for job in self._states():
             yield job.status
@@ -73,14 +73,14 @@ class Job:
         """Wait until the job has succeeded, failed or is suspended; return its last status.
 
         Args:
-            timeout: seconds after which to give up; the job goes on.
-            check: whether a job that failed raises.
+            timeout: seconds after which to raise `TimeoutError`; the job continues.
+            check: raise `JobFailedError` if the job failed.
 
         Raises:
-            JobFailedError: it failed.
-            NotFoundError: it was deleted.
-            TimeoutError: the time is up.
-            TorchYardError: nothing controls the run any more.
+            JobFailedError: the job failed.
+            NotFoundError: the job was deleted.
+            TimeoutError: the timeout has expired.
+            TorchYardError: no process controls the run any more.
         """
         async with asyncio.timeout(timeout):
             job = await self._ended()
@@ -92,13 +92,13 @@ class Job:
         return job.status
 
     async def why(self) -> Explanation:
-        """Return why the job is where it is: a sentence, what to do, failures, pods, events."""
+        """Explain the job's state: the cause, what to do, failures, pods, events."""
         async with self._backend() as backend:
             await self._same(backend)
             return await backend.explain(self.name)
 
     async def events(self) -> list[Event]:
-        """Return what happened to the job, oldest first."""
+        """Return the events of the job, oldest first."""
         async with self._backend() as backend:
             await self._same(backend)
             return await backend.events(self.name)
@@ -106,12 +106,12 @@ class Job:
     async def logs(
         self, rank: int | Literal["all"] = "all", *, follow: bool = False, tail: int | None = None
     ) -> AsyncIterator[LogLine]:
-        """Yield what the ranks wrote, the rank that failed first in front.
+        """Yield the output of the ranks, starting with the rank that failed first.
 
         Args:
             rank: only this one.
-            follow: go on until the job is over, through new rounds and pods.
-            tail: only so many last lines of each rank.
+            follow: wait for new lines until the job is over, through new rounds and pods.
+            tail: only this many of the last lines of each rank.
         """
         if not (rank == "all" or (isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0)):
             raise TorchYardError(f"rank {rank!r} is not possible", 'give a number from 0 on, or "all"')
@@ -122,7 +122,7 @@ class Job:
                 yield line
 
     async def metrics(self) -> MetricsTable:
-        """Return the curves so far: a list of rows by step. `status.metrics` has the newest values.
+        """Return the logged metrics: a list of rows by step. `status.metrics` has the newest values.
 
         Raises:
             TorchYardError: on a cluster: no pod sees the checkpoint folder.
@@ -138,7 +138,7 @@ class Job:
                 return await asyncio.to_thread(table_of, found)
 
     async def artifacts(self) -> list[Artifact]:
-        """Return what can be fetched from the checkpoint folder: exports, final weights, curves."""
+        """Return the files in the checkpoint folder that can be fetched: exports, final weights, curves."""
         async with self._backend() as backend:
             await self._same(backend)
             return await backend.artifacts(self.name)
@@ -146,13 +146,13 @@ class Job:
     async def fetch(
         self, path: str, to: str | Path | None = None, *, replace: bool = False, max_size: str = MAX_SIZE
     ) -> Path:
-        """Copy a file or folder of the checkpoint folder here; return where it is.
+        """Copy a file or folder from the checkpoint folder to this machine; return its path.
 
         Args:
             path: of an artifact: `export/web`, `final`, `metrics.jsonl`.
             to: by default its own name in the current folder.
-            replace: whether it takes the place of what is there.
-            max_size: the most that pods may send.
+            replace: overwrite an existing file or folder.
+            max_size: limit on the bytes that pods send, such as `10Gi`.
         """
         async with self._backend() as backend:
             await self._same(backend)
@@ -160,10 +160,10 @@ class Job:
             return await bring(backend.fetch, self.name, path, target, replace=replace, max_size=max_size)
 
     async def stop(self, *, wait: bool = True) -> TrainingJobStatus:
-        """Save a checkpoint and stop; `resume` goes on from there. A job that is over is left alone.
+        """Save a checkpoint and stop; `resume` continues from it. Does nothing if the job is over.
 
         Args:
-            wait: whether to return only when it is stopped.
+            wait: return only after the job has stopped.
         """
         job = (await self._kept()).job
         if job.status.state.terminal:
@@ -177,7 +177,7 @@ class Job:
         return (await self._ended()).status if wait else job.status
 
     async def resume(self) -> None:
-        """Go on from the newest checkpoint; a run of this machine under the control of this process.
+        """Continue from the newest checkpoint. This process then controls a run on this machine.
 
         Raises:
             TorchYardError: the job has failed, or another process controls the run.
@@ -273,24 +273,24 @@ async def run(
     wait: bool = True,
     check: bool = True,
 ) -> Job:
-    """Run a job on this machine, as `torchyard run` does: no Kubernetes, the same restarts and checkpoints.
+    """Run a job on this machine, as `torchyard run` does: without Kubernetes, with the same restarts and checkpoints.
 
-    An unfinished run of that name and spec goes on; a finished one starts over. If this call is cancelled, or the
-    process ends, the run is saved and stopped.
+    An unfinished run with the same name and spec continues; a finished one starts over. If this call is cancelled, or
+    the process ends, the run is saved and stopped.
 
     Args:
         target: a TrainingJob, a dict, the path of a job file or of a Python script (`train.py`, started with
             torchrun), or a function decorated with `torchyard.job`.
-        name: of the run; by default that of the job.
-        arguments: of a decorated function: JSON values by name; of a script: its words, `["--lr", "1e-3"]`.
-        overrides: fields of the spec to change first: `{"nodes": 2, "trainer.params.steps": 100}`.
-        wait: whether to return only when it is over; False: it goes on in the background.
-        check: whether a run that fails raises.
+        name: of the run; by default the job's name.
+        arguments: for a decorated function, JSON values by name; for a script, a list such as `["--lr", "1e-3"]`.
+        overrides: fields of the spec to change before: `{"nodes": 2, "trainer.params.steps": 100}`.
+        wait: return only when the run is over; False: the run continues in the background.
+        check: raise `JobFailedError` if the run fails.
 
     Raises:
-        InvalidJobError: fields are wrong; all of them are named.
-        JobFailedError: it failed.
-        TorchYardError: the name is taken, or this machine lacks the GPUs.
+        InvalidJobError: the job is invalid; the error lists all problems.
+        JobFailedError: the job failed.
+        TorchYardError: the name is in use, or this machine has too few GPUs.
     """
     from torchyard.client.controlled import control
     from torchyard.client.start import start
@@ -321,20 +321,20 @@ async def submit(
     context: str | None = None,
     namespace: str | None = None,
 ) -> Job:
-    """Submit a job to a cluster and return at once; `wait` on what is returned waits.
+    """Submit a job to a cluster and return at once; use `wait` of the returned job to wait for its end.
 
     Args:
         target: a TrainingJob, a dict, the path of a job file or of a Python script (`train.py`, started with
             torchrun), or a function decorated with `torchyard.job`.
-        name: of the job; by default its own.
-        arguments: of a decorated function: JSON values by name; of a script: its words, `["--lr", "1e-3"]`.
-        overrides: fields of the spec to change first.
-        context: of the kubeconfig; by default its current one.
-        namespace: by default that of the job, else that of the context.
+        name: of the job; by default the name in its metadata.
+        arguments: for a decorated function, JSON values by name; for a script, a list such as `["--lr", "1e-3"]`.
+        overrides: fields of the spec to change before.
+        context: context of the kubeconfig; by default the current one.
+        namespace: by default the namespace of the job, else that of the context.
 
     Raises:
-        InvalidJobError: fields are wrong; all of them are named.
-        TorchYardError: the API server does not answer or rejects the job; there is a job of that name.
+        InvalidJobError: the job is invalid; the error lists all problems.
+        TorchYardError: the API server does not answer or rejects the job, or a job with this name exists.
     """
     wanted = await asyncio.to_thread(requested, target, "cluster", name=name, overrides=overrides, arguments=arguments)
     document = creatable(wanted.job, wanted.source, namespace)
@@ -374,12 +374,12 @@ async def create(location: Location, document: dict[str, Any]) -> Kept:
 
 
 async def get_job(name: str, *, context: str | None = None, namespace: str | None = None) -> Job:
-    """Return a job by its name: the run of this machine if there is one, else the job of the cluster.
+    """Return a job by its name: the run on this machine if there is one, else the job on the cluster.
 
     Args:
         name: of the job.
-        context: of the kubeconfig; given, the job is on a cluster.
-        namespace: given, the job is on a cluster.
+        context: context of the kubeconfig; if set, only the cluster is searched.
+        namespace: if set, only the cluster is searched.
 
     Raises:
         NotFoundError: it does not exist.
@@ -390,12 +390,12 @@ async def get_job(name: str, *, context: str | None = None, namespace: str | Non
 
 
 async def jobs(*, context: str | None = None, namespace: str | None = None, all_namespaces: bool = False) -> list[Job]:
-    """Return the jobs, newest first: the runs of this machine; if there are none, or when asked to, a cluster's.
+    """Return the jobs, newest first: the runs on this machine or, if there are none, the jobs of the cluster.
 
     Args:
-        context: of the kubeconfig; given, the jobs are those of a cluster.
-        namespace: given, the jobs are those of a cluster.
-        all_namespaces: of a cluster.
+        context: context of the kubeconfig; if set, list the jobs of the cluster.
+        namespace: if set, list the jobs of the cluster.
+        all_namespaces: list the jobs of all namespaces of the cluster.
     """
     location = Location("cluster", context, namespace) if all_namespaces else location_of(None, context, namespace)
     async with opened(location) as backend:
@@ -412,13 +412,13 @@ async def diff(
     """Compare two jobs: specification, code, packages, machine, result and final metrics.
 
     Args:
-        left: a job, or its name.
-        right: the one to compare it with.
-        context: of the kubeconfig; given, names are those of jobs on a cluster.
-        namespace: given, names are those of jobs on a cluster.
+        left: a job, or the name of one.
+        right: the job to compare it with.
+        context: context of the kubeconfig; if set, the jobs are on the cluster.
+        namespace: if set, the jobs are on the cluster.
 
     Raises:
-        NotFoundError: there is no such job.
+        NotFoundError: one of the jobs does not exist.
     """
     (one, here), (two, there) = (
         (each.name, each.location) if isinstance(each, Job) else (each, location_of(each, context, namespace))

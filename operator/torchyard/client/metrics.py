@@ -14,7 +14,7 @@ MAX_SIZE = "256Mi"
 
 
 class MetricsTable(list[dict[str, float]]):
-    """Rows of metrics, by step; each row has `step` and the metrics that were logged there."""
+    """Rows of metrics; each row has `step` and the metrics that were logged at that step."""
 
     @property
     def columns(self) -> list[str]:
@@ -22,10 +22,10 @@ class MetricsTable(list[dict[str, float]]):
         return list(dict.fromkeys(["step", *(name for row in self for name in row)]))
 
     def column(self, name: str) -> list[tuple[float, float]]:
-        """Return (step, value) of one metric, where it was logged.
+        """Return the pairs (step, value) of one metric.
 
         Raises:
-            TorchYardError: it was never logged.
+            TorchYardError: the metric was never logged.
         """
         found = [(row["step"], row[name]) for row in self if name in row]
         if not found:
@@ -33,7 +33,7 @@ class MetricsTable(list[dict[str, float]]):
         return found
 
     def to_pandas(self) -> Any:
-        """Return a pandas.DataFrame, the step as its index.
+        """Return a pandas.DataFrame with the step as its index.
 
         Raises:
             TorchYardError: pandas is not installed.

@@ -39,12 +39,12 @@ def requested(
     Args:
         target: model, dict, path of a job file or of a Python script, or function decorated with `torchyard.job`.
         backend: where it will run.
-        name: of the job; by default its own.
+        name: of the job; by default the name in its metadata.
         overrides: values of fields by their path in the spec: `{"nodes": 2, "trainer.params.steps": 100}`.
         arguments: of a decorated function, or of a script.
 
     Raises:
-        InvalidJobError: fields are wrong; all of them are named.
+        InvalidJobError: the job is invalid; the error lists all problems.
         TorchYardError: `target` is something else.
     """
     sets = sets_of(overrides)

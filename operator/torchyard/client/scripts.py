@@ -25,7 +25,7 @@ def script_spec(
         words: its arguments.
         backend: where it will run.
         image: that the pods run; None: the operator's default.
-        notice: called with what may go wrong in the pods.
+        notice: called with warnings about what may fail in the pods.
 
     Raises:
         TorchYardError: it does not exist, or cannot travel.
@@ -49,7 +49,7 @@ def readable_by_pods(script: Path, image: str | None, words: Sequence[str], noti
         script: to send.
         image: that the pods run, None for the operator's default.
         words: arguments of the script.
-        notice: called with what may go wrong in the pods.
+        notice: called with warnings about what may fail in the pods.
 
     Raises:
         TorchYardError: it does not fit into a job, or needs modules that cannot come with it.

@@ -34,7 +34,7 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
 
     Args:
         wanted: the job and where it comes from.
-        name: of the run; by default that of the job. Where that was derived from a script, a run of another folder
+        name: of the run; by default the job's name. Where that was derived from a script, a run of another folder
             keeps its name, and this one gets a number.
         notice: called with what the user should know: fields without effect here, a run that is continued or moved.
 

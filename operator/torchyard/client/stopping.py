@@ -18,7 +18,7 @@ async def stop_run(name: str, *, wait: bool) -> Run:
 
     Args:
         name: of the run.
-        wait: whether to return only when it is stopped.
+        wait: return only after the job has stopped.
 
     Raises:
         TorchYardError: it was resumed in between, or cannot be controlled here.

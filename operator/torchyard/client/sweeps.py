@@ -27,7 +27,7 @@ Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
 
 
 class Sweep:
-    """One sweep, on this machine or on a cluster. Every method asks again; nothing is cached.
+    """One sweep, on this machine or on a cluster. Every method reads the current state; nothing is cached.
 
     Attributes:
         name: of the sweep.
@@ -57,7 +57,7 @@ class Sweep:
         return TrialsTable(results_of(*await self.found()))
 
     async def best(self) -> TrainingJob | None:
-        """Return the job that the best trial was, to be run by itself; None: no trial has trained to its end."""
+        """Return the job of the best trial, which can be run on its own; None if no trial has trained to its end."""
         sweep, jobs = await self.found()
         return best_job(sweep, results_of(sweep, jobs))
 
@@ -65,11 +65,11 @@ class Sweep:
         """Wait until the sweep is over or stopped; return its trials.
 
         Args:
-            timeout: seconds after which to give up; the sweep goes on.
+            timeout: seconds after which to raise `TimeoutError`; the sweep continues.
 
         Raises:
-            TimeoutError: the time is up.
-            TorchYardError: it failed, or no process of this machine controls it.
+            TimeoutError: the timeout has expired.
+            TorchYardError: the sweep failed, or no process on this machine controls it.
         """
         async with asyncio.timeout(timeout):
             state, message = await (self._over_here() if self.location == HERE else self._over_there())
@@ -78,7 +78,7 @@ class Sweep:
         return await self.trials()
 
     async def stop(self) -> None:
-        """Save and stop the trials; on this machine another `torchyard.sweep` of it goes on."""
+        """Save and stop the trials. On this machine, call `torchyard.sweep` again to continue."""
         if self.location == HERE:
             from torchyard.client.controlled import sweep_controlled_here
 
@@ -90,7 +90,7 @@ class Sweep:
         await self._set_suspend(suspend=True)
 
     async def resume(self) -> None:
-        """Go on with a sweep of a cluster.
+        """Continue a suspended sweep on a cluster.
 
         Raises:
             TorchYardError: it is one of this machine.
@@ -115,7 +115,7 @@ class Sweep:
             await sweeps.delete(remote, self.name)
 
     async def found(self) -> Found:
-        """Return the object of the sweep, and the jobs of its trials by number. Raises what `trials` does."""
+        """Return the TrainingSweep and the jobs of its trials by number. Raises what `trials` does."""
         if self.location == HERE:
             try:
                 sweep = await asyncio.to_thread(load_sweep, self.name)
@@ -180,23 +180,23 @@ async def sweep(
     context: str | None = None,
     namespace: str | None = None,
 ) -> Sweep:
-    """Search for parameters: on this machine, or by the operator of a cluster.
+    """Run a sweep, a search for parameters, on this machine or on a cluster.
 
     An unfinished sweep of that name on this machine goes on. If this call is cancelled, or the process ends, its trials
     are saved and stopped.
 
     Args:
         target: a TrainingSweep, a dict, or the path of its file.
-        name: of the sweep; by default its own.
-        overrides: fields of the spec to change first: `{"maxTrials": 10, "jobTemplate.spec.nodes": 2}`.
+        name: of the sweep; by default the name in its metadata.
+        overrides: fields of the spec to change before: `{"maxTrials": 10, "jobTemplate.spec.nodes": 2}`.
         on: machine or cluster; by default the cluster if context or namespace is given, else this machine.
-        wait: whether to return only when it is over.
-        context: of the kubeconfig; by default its current one.
-        namespace: by default that of the sweep, else that of the context.
+        wait: return only when the sweep is over.
+        context: context of the kubeconfig; by default the current one.
+        namespace: by default the namespace of the sweep, else that of the context.
 
     Raises:
-        InvalidJobError: fields are wrong; all of them are named.
-        TorchYardError: the name is taken, it failed, or its algorithm needs a library that is not installed.
+        InvalidJobError: the job is invalid; the error lists all problems.
+        TorchYardError: the name is in use, the sweep failed, or its algorithm needs a library that is not installed.
     """
     if on not in PLACES:
         raise TorchYardError(f"on={on!r} is nowhere that a sweep runs", "use 'machine' or 'cluster', or leave it out")
@@ -216,12 +216,12 @@ async def sweep(
 
 
 async def get_sweep(name: str, *, context: str | None = None, namespace: str | None = None) -> Sweep:
-    """Return a sweep by its name: that of this machine if there is one, else that of the cluster.
+    """Return a sweep by its name: the one on this machine if it exists, else the one on the cluster.
 
     Args:
         name: of the sweep.
-        context: of the kubeconfig; given, the sweep is on a cluster.
-        namespace: given, the sweep is on a cluster.
+        context: context of the kubeconfig; if set, only the cluster is searched.
+        namespace: if set, only the cluster is searched.
 
     Raises:
         NotFoundError: it does not exist.

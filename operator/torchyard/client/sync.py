@@ -21,7 +21,7 @@ from torchyard.sweeps.resource import TrainingSweep
 
 
 class Job:
-    """One job, on this machine or on a cluster. Every property and method asks again; nothing is cached.
+    """One job, on this machine or on a cluster. Every property and method reads the current state; nothing is cached.
 
     A call may raise `NotFoundError` (the job was deleted) and `TorchYardError` (the cluster does not answer, or
     rejects the request).
@@ -37,7 +37,7 @@ class Job:
 
     @property
     def uid(self) -> str:
-        """The uid; another job that takes the name later is not this one."""
+        """The uid. A later job with the same name has another one."""
         return self._job.uid
 
     @property
@@ -47,17 +47,17 @@ class Job:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """The whole object as `torchyard status -o json` prints it."""
+        """The whole object, as `torchyard status -o json` prints it."""
         return PORTAL.call(self._job.manifest())
 
     @property
     def status(self) -> TrainingJobStatus:
-        """The status as it is now: `status.state`, `status.progress.step`, `status.metrics`, ..."""
+        """The current status: `status.state`, `status.progress.step`, `status.metrics`, ..."""
         return PORTAL.call(self._job.status())
 
     @property
     def artifacts(self) -> list[Artifact]:
-        """What can be fetched from the checkpoint folder: exports, final weights, curves."""
+        """Files in the checkpoint folder that can be fetched: exports, final weights, curves."""
         return PORTAL.call(self._job.artifacts())
 
     def __repr__(self) -> str:
@@ -71,64 +71,64 @@ class Job:
         """Wait until the job has succeeded, failed or is suspended; return its last status.
 
         Args:
-            timeout: seconds after which to give up; the job goes on.
-            check: whether a job that failed raises.
+            timeout: seconds after which to raise `TimeoutError`; the job continues.
+            check: raise `JobFailedError` if the job failed.
 
         Raises:
-            JobFailedError: it failed.
-            NotFoundError: it was deleted.
-            TimeoutError: the time is up.
-            TorchYardError: nothing controls the run any more.
+            JobFailedError: the job failed.
+            NotFoundError: the job was deleted.
+            TimeoutError: the timeout has expired.
+            TorchYardError: no process controls the run any more.
         """
         return PORTAL.call(self._job.wait(timeout=timeout, check=check))
 
     def why(self) -> Explanation:
-        """Return why the job is where it is: a sentence, what to do, failures, pods, events. `print` shows it."""
+        """Explain the job's state: the cause, what to do, failures, pods, events. `print` shows it."""
         return PORTAL.call(self._job.why())
 
     def events(self) -> list[Event]:
-        """Return what happened to the job, oldest first."""
+        """Return the events of the job, oldest first."""
         return PORTAL.call(self._job.events())
 
     def logs(
         self, rank: int | Literal["all"] = "all", *, follow: bool = False, tail: int | None = None
     ) -> Iterator[LogLine]:
-        """Yield what the ranks wrote, the rank that failed first in front.
+        """Yield the output of the ranks, starting with the rank that failed first.
 
         Args:
             rank: only this one.
-            follow: go on until the job is over, through new rounds and pods.
-            tail: only so many last lines of each rank.
+            follow: wait for new lines until the job is over, through new rounds and pods.
+            tail: only this many of the last lines of each rank.
         """
         return PORTAL.iterate(lambda: self._job.logs(rank, follow=follow, tail=tail))
 
     def metrics(self) -> MetricsTable:
-        """Return the curves so far: a list of rows by step. `status.metrics` has the newest values."""
+        """Return the logged metrics: a list of rows by step. `status.metrics` has the newest values."""
         return PORTAL.call(self._job.metrics())
 
     def fetch(
         self, path: str, to: str | Path | None = None, *, replace: bool = False, max_size: str = MAX_SIZE
     ) -> Path:
-        """Copy a file or folder of the checkpoint folder here; return where it is.
+        """Copy a file or folder from the checkpoint folder to this machine; return its path.
 
         Args:
             path: of an artifact: `export/web`, `final`, `metrics.jsonl`.
             to: by default its own name in the current folder.
-            replace: whether it takes the place of what is there.
-            max_size: the most that pods may send.
+            replace: overwrite an existing file or folder.
+            max_size: limit on the bytes that pods send, such as `10Gi`.
         """
         return PORTAL.call(self._job.fetch(path, to, replace=replace, max_size=max_size))
 
     def stop(self, *, wait: bool = True) -> TrainingJobStatus:
-        """Save a checkpoint and stop; `resume` goes on from there. A job that is over is left alone.
+        """Save a checkpoint and stop; `resume` continues from it. Does nothing if the job is over.
 
         Args:
-            wait: whether to return only when it is stopped.
+            wait: return only after the job has stopped.
         """
         return PORTAL.call(self._job.stop(wait=wait))
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint; a run of this machine under the control of this process."""
+        """Continue from the newest checkpoint. This process then controls a run on this machine."""
         PORTAL.call(self._job.resume())
 
     def delete(self) -> None:
@@ -145,24 +145,24 @@ def run(
     wait: bool = True,
     check: bool = True,
 ) -> Job:
-    """Run a job on this machine, as `torchyard run` does: no Kubernetes, the same restarts and checkpoints.
+    """Run a job on this machine, as `torchyard run` does: without Kubernetes, with the same restarts and checkpoints.
 
-    An unfinished run of that name and spec goes on; a finished one starts over. After Ctrl-C, and when the process
-    ends, the run is saved and stopped.
+    An unfinished run with the same name and spec continues; a finished one starts over. After Ctrl-C, and when the
+    process ends, the run is saved and stopped.
 
     Args:
         target: a TrainingJob, a dict, the path of a job file or of a Python script (`train.py`, started with
             torchrun), or a function decorated with `torchyard.job`.
-        name: of the run; by default that of the job.
-        arguments: of a decorated function: JSON values by name; of a script: its words, `["--lr", "1e-3"]`.
-        overrides: fields of the spec to change first: `{"nodes": 2, "trainer.params.steps": 100}`.
-        wait: whether to return only when it is over; False: it goes on in the background.
-        check: whether a run that fails raises.
+        name: of the run; by default the job's name.
+        arguments: for a decorated function, JSON values by name; for a script, a list such as `["--lr", "1e-3"]`.
+        overrides: fields of the spec to change before: `{"nodes": 2, "trainer.params.steps": 100}`.
+        wait: return only when the run is over; False: the run continues in the background.
+        check: raise `JobFailedError` if the run fails.
 
     Raises:
-        InvalidJobError: fields are wrong; all of them are named.
-        JobFailedError: it failed.
-        TorchYardError: the name is taken, or this machine lacks the GPUs.
+        InvalidJobError: the job is invalid; the error lists all problems.
+        JobFailedError: the job failed.
+        TorchYardError: the name is in use, or this machine has too few GPUs.
     """
     started = asynchronous.run(target, name=name, arguments=arguments, overrides=overrides, wait=wait, check=check)
     return Job(PORTAL.call(started))
@@ -177,20 +177,20 @@ def submit(
     context: str | None = None,
     namespace: str | None = None,
 ) -> Job:
-    """Submit a job to a cluster and return at once; `wait` on what is returned waits.
+    """Submit a job to a cluster and return at once; use `wait` of the returned job to wait for its end.
 
     Args:
         target: a TrainingJob, a dict, the path of a job file or of a Python script (`train.py`, started with
             torchrun), or a function decorated with `torchyard.job`.
-        name: of the job; by default its own.
-        arguments: of a decorated function: JSON values by name; of a script: its words, `["--lr", "1e-3"]`.
-        overrides: fields of the spec to change first.
-        context: of the kubeconfig; by default its current one.
-        namespace: by default that of the job, else that of the context.
+        name: of the job; by default the name in its metadata.
+        arguments: for a decorated function, JSON values by name; for a script, a list such as `["--lr", "1e-3"]`.
+        overrides: fields of the spec to change before.
+        context: context of the kubeconfig; by default the current one.
+        namespace: by default the namespace of the job, else that of the context.
 
     Raises:
-        InvalidJobError: fields are wrong; all of them are named.
-        TorchYardError: the API server does not answer or rejects the job; there is a job of that name.
+        InvalidJobError: the job is invalid; the error lists all problems.
+        TorchYardError: the API server does not answer or rejects the job, or a job with this name exists.
     """
     submitted = asynchronous.submit(
         target, name=name, arguments=arguments, overrides=overrides, context=context, namespace=namespace
@@ -199,12 +199,12 @@ def submit(
 
 
 def get_job(name: str, *, context: str | None = None, namespace: str | None = None) -> Job:
-    """Return a job by its name: the run of this machine if there is one, else the job of the cluster.
+    """Return a job by its name: the run on this machine if there is one, else the job on the cluster.
 
     Args:
         name: of the job.
-        context: of the kubeconfig; given, the job is on a cluster.
-        namespace: given, the job is on a cluster.
+        context: context of the kubeconfig; if set, only the cluster is searched.
+        namespace: if set, only the cluster is searched.
 
     Raises:
         NotFoundError: it does not exist.
@@ -213,12 +213,12 @@ def get_job(name: str, *, context: str | None = None, namespace: str | None = No
 
 
 def jobs(*, context: str | None = None, namespace: str | None = None, all_namespaces: bool = False) -> list[Job]:
-    """Return the jobs, newest first: the runs of this machine; if there are none, or when asked to, a cluster's.
+    """Return the jobs, newest first: the runs on this machine or, if there are none, the jobs of the cluster.
 
     Args:
-        context: of the kubeconfig; given, the jobs are those of a cluster.
-        namespace: given, the jobs are those of a cluster.
-        all_namespaces: of a cluster.
+        context: context of the kubeconfig; if set, list the jobs of the cluster.
+        namespace: if set, list the jobs of the cluster.
+        all_namespaces: list the jobs of all namespaces of the cluster.
     """
     found = PORTAL.call(asynchronous.jobs(context=context, namespace=namespace, all_namespaces=all_namespaces))
     return [Job(each) for each in found]
@@ -228,20 +228,20 @@ def diff(left: str | Job, right: str | Job, *, context: str | None = None, names
     """Compare two jobs: specification, code, packages, machine, result and final metrics. `print` shows it.
 
     Args:
-        left: a job, or its name.
-        right: the one to compare it with.
-        context: of the kubeconfig; given, names are those of jobs on a cluster.
-        namespace: given, names are those of jobs on a cluster.
+        left: a job, or the name of one.
+        right: the job to compare it with.
+        context: context of the kubeconfig; if set, the jobs are on the cluster.
+        namespace: if set, the jobs are on the cluster.
 
     Raises:
-        NotFoundError: there is no such job.
+        NotFoundError: one of the jobs does not exist.
     """
     one, two = (each._job if isinstance(each, Job) else each for each in (left, right))  # noqa: SLF001
     return PORTAL.call(asynchronous.diff(one, two, context=context, namespace=namespace))
 
 
 class Sweep:
-    """One sweep, on this machine or on a cluster. Every method asks again; nothing is cached.
+    """One sweep, on this machine or on a cluster. Every method reads the current state; nothing is cached.
 
     A call may raise `NotFoundError` (the sweep was deleted) and `TorchYardError` (the cluster does not answer).
     """
@@ -256,7 +256,7 @@ class Sweep:
 
     @property
     def uid(self) -> str:
-        """The uid; another sweep that takes the name later is not this one."""
+        """The uid. A later sweep with the same name has another one."""
         return self._sweep.uid
 
     @property
@@ -268,7 +268,7 @@ class Sweep:
         return repr(self._sweep)
 
     def found(self) -> tuple[TrainingSweep, Mapping[int, TrainingJob]]:
-        """Return the object of the sweep, and the jobs of its trials by number."""
+        """Return the TrainingSweep and the jobs of its trials by number."""
         return PORTAL.call(self._sweep.found())
 
     def trials(self) -> TrialsTable:
@@ -276,27 +276,27 @@ class Sweep:
         return PORTAL.call(self._sweep.trials())
 
     def best(self) -> TrainingJob | None:
-        """Return the job that the best trial was, to be run by itself; None: no trial has trained to its end."""
+        """Return the job of the best trial, which can be run on its own; None if no trial has trained to its end."""
         return PORTAL.call(self._sweep.best())
 
     def wait(self, *, timeout: float | None = None) -> TrialsTable:
         """Wait until the sweep is over or stopped; return its trials.
 
         Args:
-            timeout: seconds after which to give up; the sweep goes on.
+            timeout: seconds after which to raise `TimeoutError`; the sweep continues.
 
         Raises:
-            TimeoutError: the time is up.
-            TorchYardError: it failed, or no process of this machine controls it.
+            TimeoutError: the timeout has expired.
+            TorchYardError: the sweep failed, or no process on this machine controls it.
         """
         return PORTAL.call(self._sweep.wait(timeout=timeout))
 
     def stop(self) -> None:
-        """Save and stop the trials; on this machine another `torchyard.sweep` of it goes on."""
+        """Save and stop the trials. On this machine, call `torchyard.sweep` again to continue."""
         PORTAL.call(self._sweep.stop())
 
     def resume(self) -> None:
-        """Go on with a sweep of a cluster."""
+        """Continue a suspended sweep on a cluster."""
         PORTAL.call(self._sweep.resume())
 
     def delete(self) -> None:
@@ -314,23 +314,23 @@ def sweep(
     context: str | None = None,
     namespace: str | None = None,
 ) -> Sweep:
-    """Search for parameters: on this machine, or by the operator of a cluster.
+    """Run a sweep, a search for parameters, on this machine or on a cluster.
 
-    An unfinished sweep of that name on this machine goes on. After Ctrl-C, and when the process ends, its trials are
-    saved and stopped.
+    An unfinished sweep with this name on this machine continues. After Ctrl-C, and when the process ends, its trials
+    are saved and stopped.
 
     Args:
         target: a TrainingSweep, a dict, or the path of its file.
-        name: of the sweep; by default its own.
-        overrides: fields of the spec to change first: `{"maxTrials": 10, "jobTemplate.spec.nodes": 2}`.
+        name: of the sweep; by default the name in its metadata.
+        overrides: fields of the spec to change before: `{"maxTrials": 10, "jobTemplate.spec.nodes": 2}`.
         on: machine or cluster; by default the cluster if context or namespace is given, else this machine.
-        wait: whether to return only when it is over.
-        context: of the kubeconfig; by default its current one.
-        namespace: by default that of the sweep, else that of the context.
+        wait: return only when the sweep is over.
+        context: context of the kubeconfig; by default the current one.
+        namespace: by default the namespace of the sweep, else that of the context.
 
     Raises:
-        InvalidJobError: fields are wrong; all of them are named.
-        TorchYardError: the name is taken, it failed, or its algorithm needs a library that is not installed.
+        InvalidJobError: the job is invalid; the error lists all problems.
+        TorchYardError: the name is in use, the sweep failed, or its algorithm needs a library that is not installed.
     """
     started = sweeps.sweep(
         target, name=name, overrides=overrides, on=on, wait=wait, context=context, namespace=namespace
@@ -339,12 +339,12 @@ def sweep(
 
 
 def get_sweep(name: str, *, context: str | None = None, namespace: str | None = None) -> Sweep:
-    """Return a sweep by its name: that of this machine if there is one, else that of the cluster.
+    """Return a sweep by its name: the one on this machine if it exists, else the one on the cluster.
 
     Args:
         name: of the sweep.
-        context: of the kubeconfig; given, the sweep is on a cluster.
-        namespace: given, the sweep is on a cluster.
+        context: context of the kubeconfig; if set, only the cluster is searched.
+        namespace: if set, only the cluster is searched.
 
     Raises:
         NotFoundError: it does not exist.

@@ -19,7 +19,7 @@ class TrialsTable(list[Result]):
         return list(dict.fromkeys([*FIELDS, *(path for trial in self for path in trial.parameters)]))
 
     def to_pandas(self) -> Any:
-        """Return a pandas.DataFrame, the number of the trial as its index.
+        """Return a pandas.DataFrame with the number of the trial as its index.
 
         Raises:
             TorchYardError: pandas is not installed.

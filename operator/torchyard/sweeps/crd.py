@@ -21,7 +21,7 @@ from torchyard.sweeps.targets import NEVER_TUNED
 
 _COLUMNS: tuple[Column, ...] = (
     ("State", ".status.state", "string", 0, "Where the sweep is in its life."),
-    ("Trials", ".status.columns.trials", "string", 0, "Trials that have ended, of how many."),
+    ("Trials", ".status.columns.trials", "string", 0, "Trials that have ended, and their total number."),
     ("Running", ".status.trials.running", "integer", 0, "Trials that train or wait for their pods."),
     ("Best", ".status.columns.best", "string", 0, "Value of the best trial that trained to its end."),
     ("Age", ".metadata.creationTimestamp", "date", 0, "Time since creation."),

@@ -62,12 +62,12 @@ class TrainingSweep(Struct, frozen=True, rename="camel", kw_only=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """(namespace, name), the key of the work queue."""
+        """(namespace, name): the key of the work queue."""
         return (self.metadata.namespace, self.metadata.name)
 
     @property
     def expiry(self) -> float | None:
-        """Unix seconds at which its deadline is over; None: it has none, or was not created yet."""
+        """Deadline in unix seconds; None if it has none or is not created yet."""
         created = since(self.metadata.creation_timestamp, 0.0)
         return created + self.spec.deadline if self.spec.deadline is not None and created else None
 

@@ -86,7 +86,7 @@ def _outcome(job: TrainingJob, outcome: Outcome | None) -> str:
 
 
 def best_job(sweep: TrainingSweep, results: Sequence[Result]) -> TrainingJob | None:
-    """Return the job that the best trial was, to be run by itself; None: no trial has trained to its end."""
+    """Return the job of the best trial, which can be run on its own; None if no trial has trained to its end."""
     best = next((each for each in results if each.best), None)
     if best is None:
         return None

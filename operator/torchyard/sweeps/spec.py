@@ -32,7 +32,7 @@ class Objective(Model, frozen=True, kw_only=True):
 
     metric: Annotated[
         Annotated[str, Meta(min_length=1, max_length=58)],  # with `@10%` it is a name of a metric, too
-        doc("A metric of the job's status; the value of a trial is the last one that it reports."),
+        doc("A metric in the job's status; the value of a trial is the last one that it reports."),
     ]
     goal: Annotated[Literal["minimize", "maximize"], doc("Which values are better.")]
     target: Annotated[
@@ -68,9 +68,9 @@ class EarlyStopping(Model, frozen=True, kw_only=True):
             "median: a trial that is worse than the median of the others is stopped."
         ),
     ]
-    first_percent: Annotated[
-        int, Meta(ge=1, le=90, description="Percent of a trial's steps at which it is judged for the first time.")
-    ] = 10
+    first_percent: Annotated[int, Meta(ge=1, le=90, description="Percentage of a trial's steps at the first rung.")] = (
+        10
+    )
     factor: Annotated[
         int,
         Meta(
@@ -81,7 +81,8 @@ class EarlyStopping(Model, frozen=True, kw_only=True):
         ),
     ] = 3
     min_trials: Annotated[
-        int, Meta(ge=1, le=100, description="median: no trial is stopped before so many trials reached the rung.")
+        int,
+        Meta(ge=1, le=100, description="median: no trial is stopped before this many trials have reached the rung."),
     ] = 4
 
 
@@ -120,14 +121,14 @@ class Parameter(Model, frozen=True, kw_only=True):
             "environment variable, env[LR], which get the value as text."
         ),
     ]
-    float_: Annotated[FloatRange | None, doc("A number of a range.")] = field(default=None, name="float")
-    int_: Annotated[IntRange | None, doc("A whole number of a range.")] = field(default=None, name="int")
+    float_: Annotated[FloatRange | None, doc("A number from a range.")] = field(default=None, name="float")
+    int_: Annotated[IntRange | None, doc("A whole number from a range.")] = field(default=None, name="int")
     choice: Annotated[
         list[Any], Meta(max_length=MAX_CHOICES, description="One of these: texts, numbers, true or false.")
     ] = field(default_factory=list)
     conditions: Annotated[
         list[Condition],
-        Meta(max_length=4, description="The parameter is left out of trials in which one of these does not hold."),
+        Meta(max_length=4, description="Trials have the parameter only if all of these hold."),
     ] = field(default_factory=list)
 
 
@@ -140,20 +141,21 @@ class JobTemplate(Model, frozen=True, kw_only=True):
 class TrainingSweepSpec(Model, frozen=True, kw_only=True):
     """Which parameters of a job to tune, how, and for how long."""
 
-    objective: Annotated[Objective, doc("What makes a trial better.")]
+    objective: Annotated[Objective, doc("The metric to optimize.")]
     algorithm: Annotated[Algorithm, doc("How parameters are chosen.")] = field(default_factory=Algorithm)
     early_stopping: Annotated[
-        EarlyStopping | None, doc("When bad trials are stopped; absent: all run to their end.")
+        EarlyStopping | None, doc("When bad trials are stopped; absent: all trials run to their end.")
     ] = None
     parameters: Annotated[
         list[Parameter],
         Meta(
             min_length=1,
             max_length=MAX_PARAMETERS,
-            description="What trials differ in.",
+            description="Parameters that differ between trials.",
             extra_json_schema=by_key("path"),
         ),
     ]
+<<<<<<< HEAD
     first_trials: Annotated[
         list[dict[str, Any]],
         Meta(
@@ -163,20 +165,21 @@ class TrainingSweepSpec(Model, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=list)
     max_trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS, description="Trials in all; it may be raised later.")] = 20
+=======
+    max_trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS, description="Number of trials; it may be raised later.")] = 20
+>>>>>>> e43c6601 (Docstrings of the Python API, field descriptions of both resources and the pages on security, validation, vision and the test bed say things directly; pages no longer claim that nothing ran on a GPU)
     parallel_trials: Annotated[int, Meta(ge=1, le=64, description="Trials that run at the same time.")] = 1
     max_failed: Annotated[
         int, Meta(ge=0, le=MAX_TRIALS, description="The sweep fails when more trials than this have failed.")
     ] = 3
     deadline: Annotated[
         Duration | None,
-        doc("Longest time from the sweep's creation; then trials are saved and stopped, and the best one counts."),
+        doc("Longest time from the creation of the sweep. Then trials are saved and stopped."),
     ] = None
-    suspend: Annotated[
-        bool, doc("Save and stop the trials, and decide nothing until it is false again. On a cluster only.")
-    ] = False
+    suspend: Annotated[bool, doc("Save and stop the trials; false continues them. On a cluster only.")] = False
     ttl_after_finished: Annotated[
         Duration | None,
-        doc("Delete the sweep with its trials this long after it is over; absent: never. On a cluster only."),
+        doc("Delete the sweep with its trials this long after it has ended; absent: never. On a cluster only."),
     ] = None
     job_template: Annotated[JobTemplate, doc("The job that is tuned.")]
 

@@ -35,9 +35,9 @@ class SweepReason(StrEnum):
 
 
 class TrialCounts(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
-    """Trials by how they fare."""
+    """Number of trials by outcome."""
 
-    wanted: Annotated[int, doc("Trials that the sweep makes in all, at most.")] = 0
+    wanted: Annotated[int, doc("Largest number of trials.")] = 0
     created: Annotated[int, doc("Trials that exist.")] = 0
     running: Annotated[int, doc("Trials that train or wait for their pods.")] = 0
     complete: Annotated[int, doc("Trials that trained to their end and have a value.")] = 0
@@ -56,32 +56,32 @@ class Best(StatusModel, frozen=True, kw_only=True):
 class SweepColumns(StatusModel, frozen=True, kw_only=True):
     """Figures as `kubectl get` shows them."""
 
-    trials: Annotated[str, doc("Trials that have ended, of how many.")] = ""
+    trials: Annotated[str, doc("Trials that have ended, and their total number.")] = ""
     best: Annotated[str, doc("Value of the best trial, to four digits.")] = ""
 
 
 class SweepCondition(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
     """One aspect of the sweep, as the Kubernetes API conventions define conditions."""
 
-    type: Annotated[str, doc("Aspect.")]
-    status: Annotated[Literal["True", "False", "Unknown"], doc("Whether it holds.")]
+    type: Annotated[str, doc("Type of the condition.")]
+    status: Annotated[Literal["True", "False", "Unknown"], doc("Status of the condition.")]
     reason: Annotated[str, doc("CamelCase reason code.")]
     message: Annotated[str, doc("One sentence.")] = ""
     last_transition_time: Annotated[Time | None, doc("When status last changed.")] = None
-    observed_generation: Annotated[int, doc("Generation of the spec this was judged by.")] = 0
+    observed_generation: Annotated[int, doc("Generation of the spec that the condition describes.")] = 0
 
 
 class TrainingSweepStatus(StatusModel, frozen=True, kw_only=True):
     """What the sweep has found so far, and what it does."""
 
     observed_generation: Annotated[int, doc("Generation of the spec this status describes.")] = 0
-    state: Annotated[SweepState, doc("Where the sweep is in its life; empty only before the first visit.")] = ""
+    state: Annotated[SweepState, doc("State of the sweep; empty only until the operator has seen it.")] = ""
     reason: Annotated[str, doc("Why the sweep is in this state: one CamelCase word.")] = ""
     message: Annotated[str, doc("One sentence: cause, evidence, next step.")] = ""
     conditions: Annotated[list[SweepCondition], doc("Ready, Reconciling, Stalled, Complete, Failed.")] = field(
         default_factory=list
     )
-    trials: Annotated[TrialCounts, doc("Trials by how they fare.")] = field(default_factory=TrialCounts)
+    trials: Annotated[TrialCounts, doc("Number of trials by outcome.")] = field(default_factory=TrialCounts)
     best: Annotated[Best | None, doc("The best trial so far.")] = None
     columns: Annotated[SweepColumns, doc("Figures as `kubectl get` shows them.")] = field(default_factory=SweepColumns)
     trial_keys: Annotated[list[str], doc("Public keys by which operators sign the trials that they create.")] = field(
