@@ -65,6 +65,20 @@ def test_a_code_above_those_of_signals_is_a_programs_own(code, words):
     assert failure.describe(code) == words
 
 
+@pytest.mark.parametrize(
+    ("code", "found", "only"),
+    [
+        (1, None, True),
+        (255, {"code": 255}, True),
+        (137, None, False),  # the signal says more
+        (1, {"exception": "ValueError"}, False),
+        (1, {"message": "exit code 1"}, False),  # in the program's own words
+    ],
+)
+def test_a_failure_is_an_exit_code_only_where_the_program_left_no_words(code, found, only):
+    assert cause(code=code, found=found)["exitCodeOnly"] is only
+
+
 def test_the_first_cause_is_the_earliest_failure_that_is_no_consequence():
     lost = cause(rank=0, time=1.0, found={"exception": "ConnectionError", "message": "x"})
     late, early = cause(rank=1, time=3.0), cause(rank=2, time=2.0)

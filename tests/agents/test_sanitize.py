@@ -152,6 +152,21 @@ def test_a_well_formed_exit_is_read_word_for_word():
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("written", "only"),
+    [
+        ({"message": "exit code 3"}, True),
+        ({"message": "exit code 127 (of a shell: a command was not found)"}, True),
+        ({"message": "exit code 3", "exception": "SystemError"}, False),
+        ({"message": "killed by SIGKILL"}, False),
+        ({"message": "exit code 3", "exitCodeOnly": False}, False),  # in the program's own words
+    ],
+)
+def test_a_failure_of_an_earlier_agent_that_describes_an_exit_code_has_no_other_evidence(written, only):
+    read = sanitize.round_exit({"round": 1, "code": 3, "time": 1.0, "failure": written})
+    assert read.failure.exit_code_only is only
+
+
 def test_colours_leave_nothing_of_themselves_behind():
     assert sanitize.line("\x1b[31mrank three\x1b[0m hates \x1b]8;;http://x\x07this") == "rank three hates this"
 

@@ -178,25 +178,11 @@ def test_the_end_of_a_budget_gives_the_advice_of_its_last_cause(code, advice):
 def test_an_exit_code_of_a_program_that_raised_nothing_is_said_once_and_plainly(code, said):
     shell = " (of a shell: a command was not found)" if code == 127 else ""
     world = World(1, restart=Restart(policy="Never")).to_running()
-    fail(world, 0, code, rank=0, exception="", message=f"exit code {code}{shell}", classified=False)
+    fail(
+        world, 0, code, rank=0, exception="", exit_code_only=True, message=f"exit code {code}{shell}", classified=False
+    )
     world.settle()
     assert f"last cause WorkerFailed, rank 0, pod job-0-0, node node-0, {said})" in world.status.message
-
-
-def test_an_exit_code_alone_is_not_an_exception_that_repeats():
-    world = World(1, restart=Restart(no_progress_limit=5)).to_running()
-    for _ in range(2):
-        fail(
-            world,
-            0,
-            127,
-            rank=0,
-            exception="",
-            message="exit code 127 (of a shell: a command was not found)",
-            classified=False,
-        )
-        recover(world)
-    assert world.status.state != "Failed"
 
 
 def test_pods_whose_creation_is_not_answered_are_not_silent():

@@ -78,7 +78,7 @@ def test_a_pod_that_outlived_a_lack_of_memory_is_not_blamed_for_it_again():
 
 def test_a_pod_that_was_asked_to_stop_is_the_cause_not_one_that_saved_along_with_it():
     world = World(2).to_running()
-    fail(world, 0, 75, rank=0, exception="", message="exit code 75")
+    fail(world, 0, 75, rank=0, exception="", exit_code_only=True, message="exit code 75")
     world.step()
     world.now += 0.1
     told = world.at(1)

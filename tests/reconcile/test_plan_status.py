@@ -274,7 +274,7 @@ def test_an_exit_code_is_said_once_and_a_program_that_reports_nothing_makes_no_s
     world.settle()
     assert (world.status.state, world.status.reason) == ("Running", "NoReports")
     assert world.events[-1].reason == "NoReports"
-    fail(world, exception="", message="exit code 1", rank=0)
+    fail(world, exception="", exit_code_only=True, message="exit code 1", rank=0)
     world.settle()
     assert world.status.message.count("exit code 1") == 1
 

@@ -36,6 +36,7 @@ _FATAL = "Fatal Python error: "
 _WRAPPERS = re.compile(
     r"(^|\.)(CalledProcessError|ChildFailedError|ProcessExitedException|ProcessRaisedException|BrokenProcessPool)$"
 )
+_SIGNALS = 128  # exit codes above it are those of signals
 _CHILD_KILLED = re.compile(r"DataLoader worker .*killed by signal: Killed")
 _LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
 
@@ -78,7 +79,8 @@ def record(
     """
     found = found or {}
     exception = found["exception"] if is_text(found.get("exception")) else None
-    message = str(found.get("message") or describe(code))
+    said = str(found.get("message") or "")
+    message = said or describe(code)
     # A program that writes the code it ends with knows the table of exit codes; a bare number may mean anything.
     classified = is_whole(found.get("code")) and found["code"] == code
     secondary = found.get("secondary")
@@ -100,6 +102,7 @@ def record(
             "nextMicroBatch": found["nextMicroBatch"] if is_whole(found.get("nextMicroBatch")) else None,
             "outOfMemory": False,
             "classified": classified,
+            "exitCodeOnly": exception is None and not said and not _is_signal(code),
         }
     )
 
@@ -127,13 +130,17 @@ def exit_code(status: int) -> int:
     return 128 - status if status < 0 else status
 
 
+def _is_signal(code: int) -> bool:
+    return _SIGNALS < code < _SIGNALS + signal.NSIG
+
+
 def describe(code: int) -> str:
     """Return a sentence for an exit that left no exception."""
-    if 128 < code < 128 + signal.NSIG:
+    if _is_signal(code):
         try:
-            return f"killed by {signal.Signals(code - 128).name}"
+            return f"killed by {signal.Signals(code - _SIGNALS).name}"
         except ValueError:
-            return f"killed by signal {code - 128}"
+            return f"killed by signal {code - _SIGNALS}"
     shell = {126: " (of a shell: a command cannot be executed)", 127: " (of a shell: a command was not found)"}
     return f"exit code {code}{shell.get(code, '')}"
 

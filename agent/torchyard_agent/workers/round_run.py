@@ -326,12 +326,12 @@ class RoundRun:
         if cause["exception"] is None and not cause["classified"] and cause["code"] < _SIGNALS:
             printed = failure.from_lines(list(self._log(cause["rank"]).lines))
             if printed:
-                known.update(printed)
+                known.update(printed, exitCodeOnly=False)
                 known["secondary"] = failure.is_secondary(printed["exception"], printed["message"], cause["code"])
         if cause["exception"] is None and cause["code"] > 128:
             known.update(self._crash(cause))
         if failure.is_sigkill({**cause, **known}) and self.memory.killed_about(cause["time"]):
-            known.update(outOfMemory=True, message=self.memory.describe())
+            known.update(outOfMemory=True, exitCodeOnly=False, message=self.memory.describe())
         return failure.bounded({**cause, **{name: value for name, value in known.items() if value is not None}})
 
     def _crash(self, cause: Dict[str, Any]) -> Dict[str, Any]:

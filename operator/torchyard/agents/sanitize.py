@@ -182,12 +182,10 @@ def _failure(raw: object) -> Failure | None:
     if not isinstance(raw, dict):
         return None
     read = _fields(raw, Failure, without=("exception", "message", "phase"))
-    return msgspec.structs.replace(
-        read,
-        exception=line(raw.get("exception"), MAX_WORD),
-        message=line(raw.get("message"), 2 * MAX_LINE),
-        phase=line(raw.get("phase"), 32),
-    )
+    exception, message = line(raw.get("exception"), MAX_WORD), line(raw.get("message"), 2 * MAX_LINE)
+    if "exitCodeOnly" not in raw:  # an agent of an earlier version, whose message is then "exit code 1"
+        read = msgspec.structs.replace(read, exit_code_only=not exception and message.startswith("exit code "))
+    return msgspec.structs.replace(read, exception=exception, message=message, phase=line(raw.get("phase"), 32))
 
 
 def _last_lines(raw: object) -> tuple[str, ...]:

@@ -55,7 +55,9 @@ EXIT_REASONS: dict[int, Reason] = {
     ExitCode.TERMINATED: Reason.TERMINATED,
 }
 
-CLASSES = frozenset({*range(64, 77), 126, 127})
+# With which a shell reports that a command cannot be executed or was not found.
+SHELL_CODES = frozenset({ExitCode.NOT_EXECUTABLE, ExitCode.NOT_FOUND})
+CLASSES = frozenset({*range(64, 77), *SHELL_CODES})
 
 
 def exit_code_of(reason: Reason) -> int:

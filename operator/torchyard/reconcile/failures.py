@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.exit_codes import CLASSES, EXIT_REASONS, ExitCode, reason_of_exit
+from torchyard.api.exit_codes import CLASSES, EXIT_REASONS, SHELL_CODES, ExitCode, reason_of_exit
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Cause
 from torchyard.api.values import Duration
@@ -32,6 +32,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     step: int | None = None
     message: str = ""
     next_micro_batch: int | None = None  # out of GPU memory only
+    exit_code_only: bool = False  # the program gave no exception and no message
     start_attempts: int = 0  # its container never started; this many times in a row end the job
     cause: Cause = Cause()
 
@@ -131,6 +132,7 @@ def pod_failed(view: View, node_rank: int, pod: Pod) -> Outcome:
         lost_pod=True,
         time=pod.finished or view.now,
         message=pod.message,
+        exit_code_only=not pod.message,
         start_attempts=start_attempts,
         cause=Cause(
             pod=pod.name,
@@ -178,15 +180,10 @@ def first(outcomes: tuple[Outcome, ...]) -> Outcome:
     return min(failed, key=lambda each: (each.secondary, each.time, each.rank))
 
 
-def raised(cause: Cause) -> bool:
-    """Return whether an exception is known; without one, the agent reports the exit code in its place."""
-    return cause.exception != "" and not cause.exception.startswith(f"exit code {cause.exit_code}")
-
-
 def evidence(cause: Outcome) -> str:
     """Return the evidence for a sentence: rank, pod, node, exit code, exception."""
     known = cause.cause
-    if cause.reason == Reason.WORKER_FAILED and not raised(known):
+    if cause.reason == Reason.WORKER_FAILED and cause.exit_code_only:
         return ", ".join((*_where(known), _bare_exit(known.exception, known.exit_code)))
     parts = [
         *_where(known),
@@ -203,8 +200,8 @@ def _where(cause: Cause) -> list[str]:
 
 def _bare_exit(said: str, code: int | None) -> str:
     """Return the evidence for a program that ended without an exception: only the exit code that it chose."""
-    known = said or f"exit code {code}"  # described by the agent: 126 and 127 are those of shells
-    meaning = "" if code in {None, 1, 126, 127} else ", whose meaning only the program knows"
+    known = said or f"exit code {code}"  # the agent's description names the codes of shells
+    meaning = "" if code in {None, 1, *SHELL_CODES} else ", whose meaning only the program knows"
     return f"{known}{meaning}; no exception was reported"
 
 
@@ -243,6 +240,7 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classif
         reason, raised = displaced, pod.message
     elif preempted and not raised:
         raised = "they saved first" if ended.saved else "they had not saved"
+    exit_code_only = failure.exit_code_only or not raised
     return Outcome(
         rank=node_rank,
         state="failed",
@@ -261,6 +259,7 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classif
         step=failure.step,
         message=failure.message,
         next_micro_batch=failure.next_micro_batch if reason == Reason.GPU_OUT_OF_MEMORY else None,
+        exit_code_only=exit_code_only,
         cause=Cause(
             rank=failure.rank,
             pod=pod.name if pod is not None else "",

@@ -76,6 +76,7 @@ class Failure(Struct, frozen=True, kw_only=True, rename="camel"):
     next_micro_batch: int | None = None  # out of GPU memory: the micro-batch to try, 0 if there is no smaller one
     out_of_memory: bool = False  # the kernel killed it for lack of memory
     classified: bool = False  # according to the agent or a failure file, `code` is from the table of exit codes
+    exit_code_only: bool = False  # there is neither an exception nor a message: `message` describes the exit code
 
 
 class RoundExit(Struct, frozen=True, kw_only=True, rename="camel"):

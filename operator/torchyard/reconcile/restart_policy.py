@@ -13,6 +13,7 @@
 
 from msgspec import Struct
 
+from torchyard.api.exit_codes import SHELL_CODES
 from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.status import Attempt, Restarts, TrainingJobStatus
@@ -113,8 +114,8 @@ def _of_budget(
 
 def _repeats(cause: Outcome, earlier: list[Attempt], end_step: int) -> bool:
     """Return whether user code raised the same exception at the same step before; signals and outages do not count."""
-    # Two equal exit codes need not be the same error, except 126 and 127, with which a shell reports a missing command.
-    known = cause.cause.exception not in {"", f"exit code {cause.cause.exit_code}"}
+    # Two equal exit codes need not be the same error, but those of a shell for a missing command are.
+    known = cause.cause.exception and (not cause.exit_code_only or cause.cause.exit_code in SHELL_CODES)
     if not cause.reason.repeatable or not known or cause.secondary:
         return False
     return any(
