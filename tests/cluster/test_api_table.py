@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.generated_objects import differs_by_design, generated, generated_sweeps
+from tests.support.generated_objects import cel_rules, differs_by_design, generated, generated_sweeps, is_present
 from tests.support.large_objects import largest, too_large
 
 from torchyard.api.crd import crd
@@ -21,6 +21,7 @@ from torchyard.kubernetes.client.errors import Conflict, Rejected
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import pod
 from torchyard.reconcile.actions import CreatePod
+from torchyard.sweeps.crd import sweep_crd
 from torchyard.sweeps.validate import validate_sweep_bytes
 
 pytestmark = pytest.mark.cluster
@@ -97,19 +98,18 @@ async def test_rejected_at_the_same_field_with_our_words(post, case):
 
 
 async def judge(api, path, documents, validate):
-    """Put each object to both judges; return what each says."""
+    """Put each object to both judges; return the problems of ours, and the error of the API server or what it kept."""
     in_flight = asyncio.Semaphore(8)
 
-    async def rejected(document: dict) -> str:
+    async def judged(document: dict) -> Rejected | dict:
         async with in_flight:
             try:
-                await api.request("POST", path, params=DRY, body=document)
+                return json.loads(await api.request("POST", path, params=DRY, body=document))
             except Rejected as error:
-                return str(error)
-        return ""
+                return error
 
     async with asyncio.TaskGroup() as group:
-        answers = [group.create_task(rejected(document)) for document in documents]
+        answers = [group.create_task(judged(document)) for document in documents]
         problems = []
         for document in documents:
             problems.append(validate(json.dumps(document, ensure_ascii=False).encode(), "job.json").problems)
@@ -122,17 +122,36 @@ async def judge(api, path, documents, validate):
 def compare(judged, is_unknown_to_cel):
     for document, found, answer in judged:
         if not found:
-            assert answer == "", f"only the API server rejects {document}"
-        elif not answer and not differs_by_design(document):
+            assert not isinstance(answer, Rejected), f"only the API server rejects {document}: {answer}"
+        elif not isinstance(answer, Rejected) and not differs_by_design(document):
             assert all(map(is_unknown_to_cel, found)), f"only validate rejects {document}: {found}"
     accepted = sum(not found for _, found, _ in judged)
     assert accepted > BATCH / 10, "a generator that makes no valid object compares nothing"
 
 
+def assert_both_ways(rules, judged):
+    """Check that each CEL rule rejected an object, and accepted one that has its field."""
+    rejected, accepted = set(), set()
+    for document, _, answer in judged:
+        if isinstance(answer, Rejected):
+            rejected |= {(re.sub(r"\[\d+\]", "[]", cause.field), cause.message) for cause in answer.details.causes}
+        accepted |= {
+            (path, said)
+            for path, said in rules
+            if not (isinstance(answer, Rejected) and (said in answer.message or "not checked" in answer.message))
+            and is_present(path, document if isinstance(answer, Rejected) else answer)
+        }
+    never = [(path, said) for path, said in rules if not any(at == path and said in why for at, why in rejected)]
+    assert never == [], "rules that no object breaks"
+    # A rule of a field that may not be given is judged where that field's own rule rejects the object.
+    assert set(rules) - accepted == set(), "rules that no object keeps"
+
+
 @pytest.mark.parametrize("seed", range(1, BATCHES + 1))
 async def test_both_validations_agree_on_generated_objects(api, jobs, seed):
-    """CEL and Python are two sources of the rules: ten thousand objects, a few of which break each rule."""
+    """CEL and Python are two sources of the rules: in each thousand objects every rule is broken, and kept."""
     judged = await judge(api, jobs, list(generated(BATCH, seed)), validate_bytes)
+    assert_both_ways(list(cel_rules(crd())), judged)
     compare(judged, lambda found: found.fix in UNKNOWN_TO_CEL or found.path.startswith("spec.trainer.params"))
 
 
@@ -141,6 +160,8 @@ async def test_both_validations_agree_on_generated_sweeps(api, jobs, seed):
     """The same for sweeps; docs/validation.md says what the CRD cannot know of them."""
     path = jobs.replace("trainingjobs", "trainingsweeps")
     judged = await judge(api, path, list(generated_sweeps(BATCH, seed)), validate_sweep_bytes)
+    of_jobs = {said for _, said in cel_rules(crd())}
+    assert_both_ways([rule for rule in cel_rules(sweep_crd()) if rule[1] not in of_jobs], judged)
     beyond = ("spec.objective.metric", "spec.algorithm.name", "spec.jobTemplate.spec.trainer.params")
 
     def is_unknown_to_cel(found):

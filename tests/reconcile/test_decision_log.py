@@ -2,8 +2,13 @@
 
 import json
 import logging
+import os
+import subprocess
+import sys
 
+import kopf
 import pytest
+from tests.support.kubernetes.api_server import kubeconfig
 from tests.support.reconcile.running_controller import KEY, controlled, pass_time
 from tests.support.reconcile.world import Ports, World
 from tests.support.virtual_time import virtual_time
@@ -90,3 +95,41 @@ def test_json_has_the_fields_of_a_decision_and_one_line_a_record():
         "torchyard.decisions",
     )
     assert known["message"] == "a\n\x1b[2Jb"
+
+
+def test_a_record_of_kopf_is_one_line_with_our_keys_only():
+    """Such records carry settings, which cannot be written as JSON."""
+    record = logging.makeLogRecord({"msg": "done", "settings": kopf.OperatorSettings(), "k8s_ref": {"name": "x"}})
+    assert json.loads(formatter("json").format(record)).keys() == {"time", "level", "logger", "message"}
+
+
+UNHANDLED = """
+import logging, sys, threading, warnings
+from torchyard.app.log_format import log_everything
+from torchyard.app.main import run
+from torchyard.app.options import Options
+
+log_everything("json")
+warnings.warn("careful")
+thread = threading.Thread(target=lambda: 1 / 0, name="worker")
+thread.start()
+thread.join()
+
+class Broken:
+    def __del__(self):
+        raise RuntimeError("broken")
+
+Broken()
+run(Options(qps=0.5, log_format="json"))
+"""
+
+
+def test_whatever_ends_or_escapes_in_the_process_is_json(tmp_path):
+    env = {**os.environ, "KUBECONFIG": str(kubeconfig(tmp_path, "http://127.0.0.1:9"))}
+    done = subprocess.run([sys.executable, "-c", UNHANDLED], env=env, capture_output=True, text=True, check=False)
+    warned, thread, ignored, *_, ended = map(json.loads, done.stderr.splitlines())
+    assert "careful" in warned["message"]
+    assert "ZeroDivisionError" in thread["exc_info"]
+    assert "RuntimeError: broken" in ignored["exc_info"]
+    assert (ended["level"], done.returncode) == ("CRITICAL", 64)
+    assert "--qps 0.5" in ended["message"]

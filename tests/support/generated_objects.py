@@ -1,6 +1,7 @@
 """Objects made from the schema of TrainingJob by chance, the same for the same seed: mostly valid, a few things odd."""
 
 import copy
+import itertools
 import random
 import re
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
         for more in (
             {"checkpoint": {"resumeFrom": "runs/best"}},
             {"checkpoint": {"initFrom": "runs/best"}},
-            {"evaluation": {"interval": {"steps": 5}}},
+            {"evaluation": {"everySteps": 5}},
             {"health": {"stall": "5m"}},
             {"export": {"formats": ["hf"]}},
         )
@@ -87,6 +88,33 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
             *(("scheduling", "gangTimeout"), ("metrics", "interval")),
         )
     ),
+    {"podAnnotations": {f"a{number}": "\u00e9" * 1000 for number in range(31)}},
+    {"volumes": [{"name": f"a{n}", "claim": "c", "mountPath": f"/{n}/" + "\u00e9" * 1000} for n in range(32)]},
+    {"parallelism": {"memoryFraction": 0}},
+    {"parallelism": {"strategy": "single"}, "nodes": 2},
+    {"parallelism": {"batchPerProcess": 4}, "elastic": {"minNodes": 1, "maxNodes": 2}},
+    {"elastic": {"minNodes": 2, "maxNodes": 1}},
+    {"command": ["python"], "launcher": {"kind": "none"}, "health": {"stall": "5m"}},
+    {"command": ["python"], "launcher": {"kind": "none"}, "workingDir": "a"},
+    {"command": ["python"], "launcher": {"kind": "none"}},
+    {"metrics": {"patterns": ["loss=(?P<loss>[0-9.]+)"]}},
+    {"checkpoint": {"interval": {"steps": 5}, "volume": {"claim": "c"}}},
+    {"envFrom": [{"configMap": "a"}]},
+    *({"scheduling": {"tolerations": [each]}} for each in ({"operator": "Exists"}, {"key": "a", "value": "b"})),
+    {"scheduling": {"tolerations": [{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]}},
+    {"script": "1", "command": ["python"]},
+    {"device": "cpu", "gpusPerNode": 1},
+    {"parallelism": {"batchPerProcess": 4, "globalBatchSize": 9}},
+    {"parallelism": {"microBatchSize": 8, "globalBatchSize": 4}},
+    {"parallelism": {"microBatchSize": 8, "batchPerProcess": 4}},
+    {"parallelism": {"strategy": "ddp", "cpuOffload": True}},
+    *({"command": ["python"], "logging": {name: True}} for name in ("wandb", "mlflow")),
+    {"trainer": {"name": "cvrp"}, "checkpoint": {"initFrom": "a", "resumeFrom": "b"}},
+    {"restart": {"policy": "Never", "maxRestarts": 1}},
+    {"health": {"straggler": True}},
+    {"scheduling": {"gang": "volcano"}},
+    {"scheduling": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}},
+    {"volumes": [{"name": name, "claim": "c", "mountPath": "/a"} for name in ("a", "b")]},
     {"restart": {"backoff": {"max": "0s"}}},
     {"activeDeadline": "0s"},
     {"gracePeriod": "0s"},
@@ -96,28 +124,29 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
 def generated(count: int, seed: int = 1) -> Iterator[dict[str, Any]]:
     """Whole objects."""
     chance = random.Random(seed)
-    for _ in range(count):
-        yield _object(chance)
+    near = itertools.cycle(NEAR_RULES)
+    for number in range(count):
+        yield _object(chance, next(near) if number % 6 == 0 else None)
 
 
-def _object(chance: random.Random) -> dict[str, Any]:
+def _object(chance: random.Random, near: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return an object; one that contains `near` has nothing odd besides, so that rules between fields are judged."""
     spec = _section(spec_schema(), chance, 0.08)
     for program in ("script", "command", "trainer", "args"):
         spec.pop(program, None)
     spec |= copy.deepcopy(chance.choice(PROGRAMS))
-    if chance.random() < 0.15:
-        near = copy.deepcopy(chance.choice(NEAR_RULES))
+    if near is not None:
         if near.keys() & {"script", "command", "trainer"}:
             for program in ("script", "command", "trainer"):
                 spec.pop(program, None)
-        spec |= near
+        spec |= copy.deepcopy(near)
     document: dict[str, Any] = {
         "apiVersion": "torchyard.dev/v1alpha1",
         "kind": "TrainingJob",
         "metadata": {"name": "x"},
         "spec": spec,
     }
-    for _ in range(chance.choice((0, 0, 1, 1, 2))):
+    for _ in range(chance.choice((0, 0, 1, 1, 2)) if near is None else 0):
         _spoil(document["spec"], spec_schema(), chance)
     return document
 
@@ -281,6 +310,7 @@ NEAR_SWEEPS: tuple[dict[str, Any], ...] = (
         for mode, more in (
             *(("train", {}), ("eval", {}), ("train", {"suspend": True}), ("train", {"ttlAfterFinished": "1h"})),
             ("train", {"metrics": {"milestones": {"metric": "x", "percents": [10]}}}),
+            *(("train", {"launcher": {"kind": kind}}) for kind in ("agent", "none")),
         )
     ),
     *({"deadline": "0s", "ttlAfterFinished": text} for text in ("0s", "1h", "99999h")),
@@ -290,11 +320,12 @@ NEAR_SWEEPS: tuple[dict[str, Any], ...] = (
 def generated_sweeps(count: int, seed: int = 1) -> Iterator[dict[str, Any]]:
     """Whole sweeps; the templates are those of `generated` in a part of them."""
     chance = random.Random(seed)
-    for _ in range(count):
-        yield _sweep(chance)
+    near = itertools.cycle(NEAR_SWEEPS)
+    for number in range(count):
+        yield _sweep(chance, next(near) if number % 4 == 0 else None)
 
 
-def _sweep(chance: random.Random) -> dict[str, Any]:
+def _sweep(chance: random.Random, near: dict[str, Any] | None) -> dict[str, Any]:
     template = copy.deepcopy(chance.choice(TEMPLATES)) if chance.random() < 0.8 else _object(chance)["spec"]
     parameters = {each["path"]: each for each in chance.sample(PARAMETERS, chance.choice((1, 1, 2, 3)))}
     known = [each for each in parameters.values() if "trainer" in template or not each["path"].startswith("trainer.")]
@@ -305,9 +336,9 @@ def _sweep(chance: random.Random) -> dict[str, Any]:
     }
     if "firstTrials" in spec:
         spec["firstTrials"] = [{}]
-    if chance.random() < 0.3:
-        spec |= copy.deepcopy(chance.choice(NEAR_SWEEPS))
-    for _ in range(chance.choice((0, 0, 1, 1, 2))):
+    if near is not None:
+        spec |= copy.deepcopy(near)
+    for _ in range(chance.choice((0, 0, 1, 1, 2)) if near is None else 0):
         _spoil(spec, sweep_schema(), chance)
     return {
         "apiVersion": "torchyard.dev/v1alpha1",
@@ -315,3 +346,27 @@ def _sweep(chance: random.Random) -> dict[str, Any]:
         "metadata": {"name": "x"},
         "spec": spec,
     }
+
+
+def cel_rules(definition: Schema) -> Iterator[tuple[str, str]]:
+    """Yield path and message of every CEL rule of a resource that judges one object, not a change."""
+    version = definition["spec"]["versions"][0]
+    yield from _cel_rules(version["schema"]["openAPIV3Schema"]["properties"]["spec"], "spec")
+
+
+def _cel_rules(schema: Schema, path: str) -> Iterator[tuple[str, str]]:
+    for rule in schema.get("x-kubernetes-validations", ()):
+        if "oldSelf" not in rule["rule"]:
+            yield f"{path}{rule.get('fieldPath', '')}", rule["message"]
+    for name, child in schema.get("properties", {}).items():
+        yield from _cel_rules(child, f"{path}.{name}")
+    if "items" in schema:
+        yield from _cel_rules(schema["items"], f"{path}[]")
+
+
+def is_present(path: str, value: Any) -> bool:
+    """Whether an object has the field `spec.volumes[].name`."""
+    name, _, rest = path.partition(".")
+    child = value.get(name.removesuffix("[]")) if isinstance(value, dict) else None
+    items = child if name.endswith("[]") else [child]
+    return any(item is not None and (not rest or is_present(rest, item)) for item in items or ())

@@ -3,11 +3,11 @@
 import asyncio
 import logging
 import signal
-import sys
 
 import uvloop
 
-from torchyard.app.log_format import formatter
+from torchyard.api.exit_codes import ExitCode
+from torchyard.app.log_format import log_everything
 from torchyard.app.memory_tuning import give_large_buffers_back
 from torchyard.app.operator import Operator
 from torchyard.app.options import Options
@@ -19,17 +19,23 @@ _log = logging.getLogger(__name__)
 
 
 def run(options: Options) -> bool:
-    """Run the operator until SIGTERM or SIGINT; whether it ended because it was asked to.
+    """Run the operator until SIGTERM or SIGINT; return whether it ended because it was asked to.
 
     Raises:
         ValueError: a setting cannot be used.
+        SystemExit: likewise with a log in JSON, which then has the error.
     """
     give_large_buffers_back()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter(options.log_format))
-    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_main(options))
+    log_everything(options.log_format)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_main(options))
+    except Exception as error:
+        if options.log_format == "text":
+            raise
+        is_setting = isinstance(error, ValueError)
+        _log.critical("this process ends: %s", error, exc_info=not is_setting)
+        raise SystemExit(ExitCode.CONFIG if is_setting else ExitCode.USER_ERROR) from None
 
 
 async def _main(options: Options) -> bool:

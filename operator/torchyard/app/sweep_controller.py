@@ -155,7 +155,7 @@ class SweepController:
             except (MissingLibraryError, SamplerError, NameTakenError, Rejected, ValueError) as error:
                 return error
             if not isinstance(action, Finish):
-                _decisions.info("%s/%s: %s", *sweep.key, _log_line(sweep, action))
+                _log_decision(sweep, sweep.status, _phrase(sweep, action))
             self._report_write(sweep, action, trials)
         return None
 
@@ -221,7 +221,7 @@ class SweepController:
             self._sweeps.missed(sweep.key, sweep.metadata.uid, error)
             return
         if (status.state, status.reason) != (sweep.status.state, sweep.status.reason):
-            _decisions.info("%s/%s: %s, %s: %s", *sweep.key, status.state, status.reason, status.message)
+            _log_decision(sweep, status, f"{status.state}, {status.reason}: {status.message}")
         self._sweeps.put(answer)
 
     async def _work(self) -> None:
@@ -256,8 +256,15 @@ class SweepController:
 _VERBS = {"Create": "created", "Promote": "continued", "Stop": "stopped", "Resume": "resumed", "Suspend": "suspended"}
 
 
-def _log_line(sweep: TrainingSweep, action: Create | Promote | Stop | Resume | Suspend) -> str:
-    """Return the line of the log for a write that was made."""
+def _log_decision(sweep: TrainingSweep | InvalidSweep, status: TrainingSweepStatus, text: str) -> None:
+    """Write the line; in JSON sweep, state, reason and the decision are keys beside the message."""
+    name = "/".join(sweep.key)
+    known = {"sweep": name, "uid": sweep.metadata.uid, "state": status.state, "reason": status.reason}
+    _decisions.info("%s: %s", name, text, extra=known | {"actions": [text]})
+
+
+def _phrase(sweep: TrainingSweep, action: Create | Promote | Stop | Resume | Suspend) -> str:
+    """Return what a write did, for the log."""
     of = f", unit {action.unit.number}" if isinstance(action, Create | Promote) else ""
     return f"{_VERBS[type(action).__name__]} trial {trial_name(sweep.metadata.name, action.number)}{of}"
 

@@ -155,7 +155,6 @@ class TrainingSweepSpec(Model, frozen=True, kw_only=True):
             extra_json_schema=by_key("path"),
         ),
     ]
-<<<<<<< HEAD
     first_trials: Annotated[
         list[dict[str, Any]],
         Meta(
@@ -164,10 +163,7 @@ class TrainingSweepSpec(Model, frozen=True, kw_only=True):
             "algorithm chooses those that are left out, and learns from these trials as from its own.",
         ),
     ] = field(default_factory=list)
-    max_trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS, description="Trials in all; it may be raised later.")] = 20
-=======
     max_trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS, description="Number of trials; it may be raised later.")] = 20
->>>>>>> e43c6601 (Docstrings of the Python API, field descriptions of both resources and the pages on security, validation, vision and the test bed say things directly; pages no longer claim that nothing ran on a GPU)
     parallel_trials: Annotated[int, Meta(ge=1, le=64, description="Trials that run at the same time.")] = 1
     max_failed: Annotated[
         int, Meta(ge=0, le=MAX_TRIALS, description="The sweep fails when more trials than this have failed.")

@@ -77,6 +77,7 @@ class Operator:
             *flags,
         ]
         self.process: subprocess.Popen[bytes] | None = None
+        self.logs_json = True
 
     def start(self, *flags: str, ahead: float = 0.0, source: Path | None = None) -> None:
         """Start it, or start it again.
@@ -87,6 +88,8 @@ class Operator:
             source: a repository whose code it runs; None: this one.
         """
         program = ("-c", AHEAD.format(seconds=ahead)) if ahead else MAIN
+        self.logs_json &= source is None  # an earlier version may not know the flag
+        flags += ("--log-format", "json") if self.logs_json else ()
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHYARD_", "POD_"))}
         if self._kubeconfig is not None:
             environ["KUBECONFIG"] = str(self._kubeconfig)
@@ -271,3 +274,17 @@ def several() -> Iterator[Callable[..., Operator]]:
     finally:
         for each in made:
             each.stop()
+    for each in made:
+        if each.logs_json:
+            assert_is_json(each.log)
+
+
+def assert_is_json(log: Path) -> None:
+    """Check that each line of an operator's log, whatever it went through, is one JSON object without a token."""
+    *lines, rest = log.read_text().split("\n") if log.exists() else [""]
+    known = [json.loads(line) for line in lines]
+    assert all({"time", "level", "logger", "message"} <= each.keys() for each in known)
+    assert not any("eyJ" in line for line in (*lines, rest))
+    decisions = [each for each in known if each["logger"] == "torchyard.decisions"]
+    assert all({"uid", "state", "reason", "actions"} <= each.keys() for each in decisions)
+    assert all({"job", "sweep"} & each.keys() for each in decisions)
