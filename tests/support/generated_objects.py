@@ -277,6 +277,15 @@ NEAR_SWEEPS: tuple[dict[str, Any], ...] = (
         )
         for more in ({}, {"log": True}, {"step": 3}, {"step": 100})
     ),
+    *(
+        {"parameters": [{"path": "trainer.params.x", kind: bounds}]}
+        for kind, bounds in (
+            ("float", {"min": 0, "max": 1, "log": True}),
+            ("float", {"min": 0.5, "max": 1.5, "log": True, "step": 0.5}),
+            ("float", {"min": 0.5, "max": 1.5, "step": 3.5}),
+            ("int", {"min": 1, "max": 9, "log": True, "step": 3}),
+        )
+    ),
     {"parameters": [{"path": "trainer.params.x", "choice": [1], "int": {"min": 0, "max": 1}}]},
     {"parameters": [{"path": "trainer.params.x", "float": {"min": 0.5, "max": 1.5}, "int": {"min": 0, "max": 1}}]},
     {"parameters": [{"path": "trainer.params.x"}]},
