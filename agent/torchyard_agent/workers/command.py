@@ -1,4 +1,4 @@
-"""What COMMAND means: a torchrun command line, to be run through torch's own launcher, or any other program (pure)."""
+"""Classify COMMAND: a torchrun command line, which torch's own launcher runs, or any other program (pure)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def classify(argv: Sequence[str], interpreter: Optional[str] = None) -> Torchrun
 
 
 def interpreter_of(kind: Union[Plain, Torchrun]) -> str:
-    """Return the interpreter that a program runs on: torchrun's, else that of the program, as far as that is known."""
+    """Return the interpreter of a program: that of torchrun, or else of the program itself, if known."""
     return kind.interpreter if isinstance(kind, Torchrun) else torchrun_interpreter(kind.argv[0])
 
 

@@ -47,7 +47,7 @@ def _packed(text: str, name: str) -> Dict[str, str]:
 def worker_environment(
     env: Mapping[str, str], settings: Settings, progress_url: str, token: Path, gpus: int
 ) -> Dict[str, str]:
-    """Return the agent's environment without its token file, and with what workers of every round need.
+    """Return the agent's environment without its token file, with the variables that all workers need.
 
     Args:
         env: the agent's own environment.
@@ -55,7 +55,7 @@ def worker_environment(
         progress_url: where Hugging Face's Kubeflow callback is to post. Plain HTTP on loopback: the callback hands the
             URL to urllib and builds a TLS context only if a CA is given; what it insists on is a token file.
         token: file with the token of that call.
-        gpus: that workers can use. Without one they train from the heap, whose memory they then keep.
+        gpus: GPUs that workers can use; without one, freed memory stays with the process.
     """
     workers = {name: value for name, value in env.items() if name not in {"TORCHYARD_TOKEN_FILE", INHERITED}}
     path = [str(hooks_folder(settings))] if settings.hooks else []
@@ -76,7 +76,7 @@ def worker_environment(
 
 
 def zygote_environment(env: Mapping[str, str], procs: int) -> Dict[str, str]:
-    """Return the workers' environment with what keeps the zygote's imports from starting threads or CUDA."""
+    """Return the workers' environment, with variables that keep the zygote's imports from starting threads or CUDA."""
     zygote = {**dict.fromkeys(REMOVED_FROM_WORKERS, "1"), **env}
     if procs > 1:
         zygote.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does; OpenMP reads it once, when torch loads it
@@ -94,7 +94,7 @@ def hooks_folder(settings: Settings) -> Path:
 
 
 def write_hooks(settings: Settings) -> None:
-    """Put `sitecustomize.py` into its folder."""
+    """Write `sitecustomize.py` into its folder."""
     (settings.run_dir / "fr").mkdir(exist_ok=True)
     folder = hooks_folder(settings)
     folder.mkdir(exist_ok=True)

@@ -17,7 +17,7 @@ _RECENT_SECONDS = 60.0
 
 
 def found(run_dir: Path, rank: int, pid: int, ended: float, *, alone: bool) -> Optional[Dict[str, Any]]:
-    """Return what is known of a worker's end, in the form of a failure file; None if nothing is.
+    """Return the evidence about a worker's end in the form of a failure file; None if there is none.
 
     Args:
         run_dir: scratch folder of the pod.
@@ -39,7 +39,7 @@ def found(run_dir: Path, rank: int, pid: int, ended: float, *, alone: bool) -> O
 
 
 def _together(failures: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
-    """Return the last failure and those of processes that ran beside it, as the ranks of a launcher do.
+    """Return the last failure and those of processes that ran at the same time, such as the ranks of a launcher.
 
     A failure from before that process began was handled, and so was one of a process that it had started itself.
     """

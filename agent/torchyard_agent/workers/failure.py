@@ -1,4 +1,4 @@
-"""Why a round ended here: exit codes and failure files of the local ranks, merged into one first cause (pure)."""
+"""Merge exit codes and failure files of the local ranks into one first cause (pure)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TRACEBACK_BYTES = 4000
 _MESSAGE_BYTES = 1000
 _WORD_BYTES = 200
 
-# What a healthy rank raises when another one vanished: consequences, never the root cause.
+# Exceptions of healthy ranks after another rank has vanished: consequences, never the root cause.
 _SECONDARY_TYPES = re.compile(r"(^|\.)(Dist(Backend|Network|Store)Error|Connection\w*Error|BrokenPipeError|EOFError)$")
 _SECONDARY_TEXT = re.compile(
     r"connection (closed|reset|refused|aborted)|broken pipe|peer (closed|lost|died)|socket (timeout|error)"
@@ -73,9 +73,9 @@ def is_sigkill(failure: Dict[str, Any]) -> bool:
 def record(
     *, rank: int, local_rank: int, pid: int, code: int, time: float, found: Optional[Dict[str, Any]] = None
 ) -> Dict[str, Any]:
-    """Return one failure in the form of the protocol. `found` is what the worker itself wrote; it wins where it speaks.
+    """Return one failure in the form of the protocol. `found`, which the worker wrote, takes precedence.
 
-    Any program may have written it: what is of the wrong kind is left out, what is long is cut.
+    Any program may have written it: values of a wrong type are dropped, long ones are truncated.
     """
     found = found or {}
     exception = found["exception"] if is_text(found.get("exception")) else None

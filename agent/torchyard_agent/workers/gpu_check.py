@@ -1,4 +1,4 @@
-"""Whether the GPUs that a job asked for can be used here, and what is missing if not.
+"""Check whether the GPUs that a job requests can be used, and what is missing otherwise.
 
 A program that falls back to the CPU would hold the GPUs of the job and finish late, without a word. So a round whose
 GPUs cannot be used does not start. The zygote and the launcher never start CUDA: the driver is asked in a child
@@ -21,7 +21,7 @@ _OTHER_DEVICES = ("dxg", "kfd", "nvhost-gpu", "nvgpu", "nvmap")
 
 
 def missing_device(env: Mapping[str, str], dev: Path = Path("/dev")) -> Optional[str]:
-    """Return why no program here can use a GPU, judged without a driver; None: no reason is known.
+    """Return why no program in this pod can use a GPU, without asking the driver; None if no reason is known.
 
     Args:
         env: of the workers.
@@ -40,7 +40,7 @@ def missing_device(env: Mapping[str, str], dev: Path = Path("/dev")) -> Optional
 
 
 def missing_for_torch(asked: int, env: Mapping[str, str], torch: Any, dev: Path = Path("/dev")) -> Optional[str]:
-    """Return why workers that use this `torch` cannot have `asked` GPUs; None: they can."""
+    """Return why workers with this `torch` cannot use `asked` GPUs; None if they can."""
     version = torch.version
     if version.cuda is None and getattr(version, "hip", None) is None:
         return f"torch {torch.__version__} is built without CUDA. Install a CUDA build of torch in spec.image"
@@ -58,12 +58,12 @@ def missing_for_torch(asked: int, env: Mapping[str, str], torch: Any, dev: Path 
 
 
 def sentence(asked: int, missing: str) -> str:
-    """Return the message of a round that does not start: what was asked for, what is missing."""
+    """Return the message of a round that does not start: the request and what is missing."""
     return f"the job asks for {asked} GPU{'s' if asked > 1 else ''} in each pod, but {missing}"
 
 
 def _probe(torch: Any) -> Tuple[int, str]:
-    """Count devices in a child process; also return what CUDA says where it does not start."""
+    """Count devices in a child process; also return the error of CUDA if it does not start."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -102,7 +102,7 @@ def _devices(torch: Any) -> Dict[str, Any]:
 
 
 def check(asked: int, *, torch_is_there: bool) -> Optional[str]:
-    """Return the message of a round that must not start here; None: it may."""
+    """Return the message of a round that must not start here; None if it may."""
     if asked < 1:
         return None
     if torch_is_there:

@@ -1,4 +1,4 @@
-"""The launcher's guard: it ends workers and all that they started, on request or when the agent is gone."""
+"""The launcher's guard: it ends workers and their processes, on request or after the agent has ended."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _guard(workers: Callable[[], List[int]], stopped: Callable[[], None]) -> Non
 
 
 def end_workers(pids: List[int], grace: float = GRACE_SECONDS) -> None:
-    """Send SIGTERM to the groups of `pids`, and SIGKILL to what is left of them after `grace` seconds.
+    """Send SIGTERM to the groups of `pids`, and SIGKILL to the remaining processes after `grace` seconds.
 
     A shell without a trap ends at once. What it has started gets the same time if it has a handler for SIGTERM.
     """

@@ -1,4 +1,4 @@
-"""What a worker carries without knowing: stacks on a signal, a failure file, a count of its optimizer steps, output.
+"""Hooks in a worker's process: stacks on a signal, a failure file, a count of optimizer steps, output.
 
 Installed by `sitecustomize` in every Python that a worker is or starts, and by the warm worker itself in one that was
 forked. Nothing here may break a user's program: every step gives up silently where it cannot work.
@@ -58,7 +58,7 @@ _started = 0.0  # when this process began, unix seconds
 
 
 def install() -> None:
-    """Install everything in a worker; in a Python that a worker starts, what it needs once it imports torch.
+    """Install all hooks in a worker; in another Python process below it, only those needed once it imports torch.
 
     A driver, a shell or another launcher may start the program that trains. Whatever else they start in Python, and
     that may be much, is left alone but for its excepthook.
@@ -93,7 +93,7 @@ def _rank() -> str:
 
 
 def _mark(run_dir: Path) -> None:
-    """Make this process one that is found, asked for its stacks, and heard when it crashes."""
+    """Register this process for stacks and for the report of crashes."""
     name_process(f"ty-rank-{_rank()}")
     register_stacks(run_dir)
     _catch_crashes(run_dir)
@@ -110,7 +110,7 @@ def register_stacks(run_dir: Path) -> None:
 
 
 def _catch_crashes(run_dir: Path) -> None:
-    """Have a fatal signal write the stack of its thread to `crash.<pid>.txt`, unless the program has asked for it."""
+    """Have a fatal signal write its stack to `crash.<pid>.txt`, unless the program uses faulthandler itself."""
     if faulthandler.is_enabled():  # by PYTHONFAULTHANDLER
         return
     try:
@@ -149,7 +149,7 @@ def _remove_at_exit(path: Path) -> None:
 
 
 def write_failure(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-    """Leave `failure.<rank>.<pid>.json`. What the program itself says, in `failure.<rank>.json`, is preferred."""
+    """Write `failure.<rank>.<pid>.json`. The program's own `failure.<rank>.json` takes precedence."""
     import traceback
 
     from torchyard_agent.files import ends, write_json
@@ -178,7 +178,7 @@ def write_failure(kind: Type[BaseException], error: BaseException, trace: Option
 
 
 def _shortened_message(error: BaseException) -> str:
-    """Return the beginning of a message; of one that quotes a traceback the end, where the quoted exception is."""
+    """Return the beginning of a message, or the end if it quotes a traceback, whose exception comes last."""
     text = _message(error)
     if "Traceback (most recent call last):" not in text:
         return text[:2000]
@@ -187,7 +187,7 @@ def _shortened_message(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    """Return the text of the exception, for a group with those of its first members: they say what happened."""
+    """Return the text of the exception; for a group, also those of its first members."""
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - it is the program's own
@@ -219,7 +219,7 @@ def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:
 
 
 class _StepCounter:
-    """Counts steps of this process. Each optimizer's step is a sign of life; a turn of several is one step.
+    """Counts the optimizer steps of this process; several optimizers that alternate count as one step per turn.
 
     A turn ends when an optimizer steps again: those of a GAN, or of actor and critic, take turns, and where one is used
     after the other each of its steps is a turn.
@@ -263,9 +263,9 @@ class _StepCounter:
 
 
 def _steps_before(optimizer: Any) -> Optional[int]:
-    """Return how many steps an optimizer had made before its first one here, as a restored state says.
+    """Return how many steps an optimizer had made before its first one here, according to its restored state.
 
-    None: it keeps no count, as SGD, so that nothing is known.
+    None: unknown, since the optimizer keeps no count, like SGD.
     """
     try:
         cuda: Any = sys.modules["torch"].cuda

@@ -1,4 +1,4 @@
-"""The steps of an interpreter whose program has ended, in their order, without the modules of a warm parent.
+"""The shutdown steps of an interpreter, in their order, except for the modules of a warm parent.
 
 By hand, and followed by `os._exit`: finalizing the interpreter itself would take a second to take down everything that
 the zygote had imported, which nothing can observe.
@@ -27,13 +27,13 @@ _imported_before: FrozenSet[str] = frozenset()
 
 
 def remember_modules() -> None:
-    """Record the modules that are imported now: `finish` leaves them alone."""
+    """Record the modules that are imported now, which `finish` does not clear."""
     global _imported_before  # noqa: PLW0603 - one set per process
     _imported_before = frozenset(sys.modules)
 
 
 def finish(code: int) -> int:
-    """End the program of this process; return the exit code that Python gives after `code`."""
+    """Shut the program of this process down; return the exit code that Python would return after `code`."""
     for stream in (sys.stderr, sys.stdout):
         with contextlib.suppress(BaseException):
             stream.flush()

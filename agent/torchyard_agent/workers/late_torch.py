@@ -1,4 +1,4 @@
-"""Hide torch, which the zygote has imported, until the program imports it itself: only then do its settings apply.
+"""Hide torch, which the zygote has imported, until the program imports it, so that the program's settings apply.
 
 A program that sets variables in `os.environ` before `import torch` expects torch to read them.
 """
@@ -22,14 +22,14 @@ _NAMED = 4
 
 
 def hide() -> None:
-    """Take torch out of `sys.modules`; the first import of it, or of a part of it, puts it back."""
+    """Remove torch from `sys.modules`; the first import of torch or of one of its modules restores it."""
     names = [name for name in sys.modules if name == "torch" or name.startswith("torch.")]
     if "torch" in names:
         sys.meta_path.insert(0, _Hidden({name: sys.modules.pop(name) for name in names}))
 
 
 class _Hidden(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the hidden torch as often as a program asks whether there is one, and loads it by putting it back."""
+    """Finds the hidden torch whenever a program looks for it, and loads it by restoring its modules."""
 
     def __init__(self, modules: Dict[str, Any]) -> None:
         self.modules = modules
@@ -59,7 +59,7 @@ class _Hidden(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._apply(module)
 
     def _apply(self, torch: Any) -> None:
-        """Apply what the program has set before it imported torch; leave a notice about what cannot be applied."""
+        """Apply variables that the program set before importing torch; report those that come too late."""
         changed = [name for name in {**self.env, **os.environ} if self.env.get(name) != os.environ.get(name)]
         threads = os.environ.get("OMP_NUM_THREADS", "")
         if "OMP_NUM_THREADS" in changed and threads.isdigit() and int(threads) > 0:

@@ -168,15 +168,15 @@ class Launch:
         return Agent
 
     def announce(self, pids: Dict[int, int]) -> None:
-        """Write for the agent which processes the workers are: `workers.json`, global rank to process id."""
+        """Write `workers.json` for the agent: the process id of each global rank."""
         try_write_json(self.run_dir / "workers.json", {"round": self.spec["round"], "pids": pids})
 
     def notice(self, text: str) -> None:
-        """Leave a notice for the agent: `notice.launcher.json`."""
+        """Write a notice for the agent: `notice.launcher.json`."""
         try_write_json(self.run_dir / "notice.launcher.json", {"notices": [text]})
 
     def still_saving(self, ended: Dict[int, int], now: float) -> bool:
-        """Return whether to leave the others alone for now: those that ended had saved; a save ends on all ranks."""
+        """Return whether the other workers may continue for now, since those that ended had saved."""
         if set(ended.values()) != {ExitCode.PREEMPTED} or len(ended) == len(self.pids):
             return False
         if not (self.run_dir / "preempt").exists() and not any(self.run_dir.glob("saved.*")):
@@ -194,17 +194,17 @@ class Launch:
         }
 
     def stopped(self) -> None:
-        """Last act of the guard after a SIGTERM."""
+        """Write the outcome after a SIGTERM; the guard calls this last."""
         self._write(ExitCode.TERMINATED, [])
 
     def refuse(self, code: int, message: str) -> int:
-        """End the round before it starts: `message` says what is missing."""
+        """End the round before it starts; `message` describes what is missing."""
         print(message, file=sys.stderr, flush=True)
         self._write_own(code, {"message": message, "secondary": False})
         return code
 
     def _tell_of(self, error: Exception) -> None:
-        """Report what ended torch's launcher itself: no worker was the reason, and none may have been started."""
+        """Report an error of torch's launcher itself, which no worker has caused."""
         name = f"{type(error).__module__}.{type(error).__qualname__}".replace("builtins.", "")
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         self._write_own(1, {"exception": name, "message": f"torchrun: {error}", "traceback": trace})
@@ -267,7 +267,7 @@ def _config(args: Any, *, warm: bool) -> Any:
 
 
 def _why_cold(args: Any, entrypoint: str) -> Optional[str]:
-    """Return why a fork of the zygote cannot be what the command line asks for; None: it can."""
+    """Return why a fork of the zygote cannot run this command line; None if it can."""
     if args.no_python:
         return "--no-python runs a program that is not Python"
     if entrypoint != sys.executable:
@@ -303,7 +303,7 @@ def _shadowing(folder: Path) -> Optional[str]:
 
 
 def _cannot_start(args: Any) -> Optional[str]:
-    """Return why the training script cannot be found; None if it can, or if only trying will tell."""
+    """Return why the training script cannot be found; None if it can be found, or if that is unknown."""
     script = args.training_script
     if args.no_python:
         return None

@@ -16,14 +16,14 @@ _HIGHEST_OOM_SCORE = 1000
 
 
 def die_with_parent(sig: int, parent: int) -> None:
-    """Ask the kernel to send `sig` to this process when the thread that started it ends; exit now if it already has."""
+    """Have the kernel send `sig` to this process when its parent thread ends; exit if it has already ended."""
     _prctl(_PR_SET_PDEATHSIG, sig)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
 
 
 def become_subreaper() -> bool:
-    """Make orphans of our descendants our children, as PID 1 gets them anyway. False where the kernel cannot."""
+    """Make orphans of our descendants our children, as for PID 1; return False if the kernel does not support it."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -43,7 +43,7 @@ def _libc(name: str, *arguments: int) -> bool:
 
 
 def stand_before_others(part: float) -> None:
-    """Have the kernel, when memory is lacking, kill this process and what it starts rather than what it came from.
+    """Make the kernel prefer this process and its children when it kills for lack of memory.
 
     Raises the score of proc(5) `oom_score_adj` by `part` of the way to the highest one; that needs no privilege.
     """

@@ -1,4 +1,4 @@
-"""The processes of a program that get a signal, such as SIGTERM when it is to save and stop.
+"""Select the processes of a program that receive a signal, such as SIGTERM to save and stop.
 
 The program may be a shell that runs a Python, or a Python that runs another one: the process that can save is rarely
 the one that was started. On each branch of the tree the nearest process with a handler gets the signal, and nothing

@@ -1,4 +1,4 @@
-"""What a round runs with, for comparisons of runs: Python, packages, code; never the values of variables.
+"""Record the environment of a round for comparisons: Python, packages, code; never values of variables.
 
 The agent of node rank 0 starts this file in the interpreter of the workers, writes what it prints into
 `environment.json` of the checkpoint folder, and reports its digest. It takes a fifth of a second of processor time.
@@ -80,7 +80,7 @@ class Recording:
 
 
 def digest_of(record: Dict[str, Any]) -> str:
-    """Return a digest of Python, packages and code: two runs with the same one differ in nothing of these."""
+    """Return a digest of Python, packages and code, equal for runs in which these are equal."""
     compared = {name: record.get(name) for name in ("python", "packages", "code")}
     return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()[:32]
 
@@ -125,7 +125,7 @@ def _digest_of_file(path: Path) -> Optional[str]:
 
 
 def _read(path: Path, limit: int) -> Optional[bytes]:
-    """Return a regular file of at most `limit` bytes; a pipe would be waited for, and a device has no end."""
+    """Return the contents of a regular file of at most `limit` bytes; pipes and devices are not read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
@@ -136,7 +136,7 @@ def _read(path: Path, limit: int) -> Optional[bytes]:
 
 
 def commit(folder: Path) -> Optional[str]:
-    """Return what HEAD of the repository around a folder is, read from its files."""
+    """Return the commit of HEAD of the repository around a folder, read from its files."""
     git = next((parent / ".git" for parent in (folder, *folder.parents) if (parent / ".git" / "HEAD").is_file()), None)
     if git is None:
         return None

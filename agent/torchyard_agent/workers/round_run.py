@@ -184,9 +184,9 @@ class RoundRun:
         return {int(rank): int(pid) for rank, pid in found["pids"].items()}
 
     def ask_to_save(self, seconds: float, now: float) -> None:
-        """Ask the workers to save within `seconds`: by the file `preempt`, or by SIGTERM where only that is heard.
+        """Ask the workers to save within `seconds`, by the file `preempt`, or by SIGTERM if a program does not read it.
 
-        A program that hears neither has nothing to wait for.
+        A program that supports neither is not waited for.
         """
         self.preempted, self.save_asked = True, time.time()
         (self.settings.run_dir / "preempt").touch()
@@ -195,7 +195,7 @@ class RoundRun:
         self.save_deadline = now + (seconds if self.signalled or self._answers_by_file() else 0.0)
 
     def ask_by_signal(self) -> None:
-        """Send SIGTERM to each process that can save and has not got it yet: a shell may have started its next one."""
+        """Send SIGTERM once to each process that can save, including those that a shell has started since."""
         if self._answers_by_file():
             return
         for pid in handlers(signal.SIGTERM, self.workers().values(), self.settings.run_dir):
@@ -208,15 +208,15 @@ class RoundRun:
         return any(report.get("saves") for report in self.reports.all())
 
     def saved(self) -> bool:
-        """Return whether every local rank has answered a request to save."""
+        """Return whether every local rank has saved on request."""
         return self.preempted and all((self.settings.run_dir / f"saved.{rank}").exists() for rank in self.ranks)
 
     def still_leaving(self) -> bool:
-        """Return whether ranks that have saved are still on their own way out."""
+        """Return whether ranks that have saved are still exiting."""
         return any(is_alive(pid) for pid in self.workers().values())
 
     def hangs(self, now: float) -> bool:
-        """Return whether a rank made no progress for too long; then its log has the stacks, `hung` the finding."""
+        """Return whether a rank made no progress for too long; if so, write its stacks to its log and set `hung`."""
         if now < self._next_look or self.save_deadline is not None or self.kill_deadline is not None:
             return False
         self._next_look = now + _LOOK_SECONDS
@@ -238,7 +238,7 @@ class RoundRun:
         return True
 
     def _without_evidence(self, code: int) -> str:
-        """Return what is known of a launcher that ended without a word; on a full disk it cannot write one."""
+        """Return the message for a launcher that left no failure file, for instance because the disk is full."""
         for folder in (self.settings.log_dir, self.settings.run_dir):
             if free_space(folder) < LITTLE_SPACE:
                 what = "the output and the reports of the workers could not be written"
@@ -246,7 +246,7 @@ class RoundRun:
         return f"the launcher ended before the workers did: {failure.describe(code)}"
 
     def ended(self, status: int) -> Dict[str, Any]:
-        """Return how the round ended here: `exit` of the protocol. `status` is the launcher's, negative for a signal.
+        """Return `exit` of the protocol: how the round ended here. `status` is the launcher's, negative for a signal.
 
         Call `follow(last=True)` before.
         """
@@ -285,7 +285,7 @@ class RoundRun:
         }
 
     def _answer(self, code: int) -> Dict[str, Any]:
-        """Return what came of a request to save: the program ended by itself, was killed, or could not hear it."""
+        """Return the answer to a request to save: the program ended by itself, was killed, or has no handler."""
         if not self.save_asked or self.saved():
             return {}
         if self.kill_deadline is None:
@@ -335,7 +335,7 @@ class RoundRun:
         return failure.bounded({**cause, **{name: value for name, value in known.items() if value is not None}})
 
     def _crash(self, cause: Dict[str, Any]) -> Dict[str, Any]:
-        """Return what faulthandler wrote: into our file, or into the log if the program itself has enabled it."""
+        """Return the output of faulthandler: from our file, or from the log if the program enabled it itself."""
         path = self.settings.run_dir / f"crash.{cause['pid']}.txt"
         with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
             found = failure.from_crash(file.read(_CRASH_BYTES))
@@ -355,14 +355,14 @@ class RoundRun:
 
 
 def notices(run_dir: Path) -> List[str]:
-    """Return the notices of the launcher and the workers of the newest round, from `notice.*.json`."""
+    """Return the notices of the newest round, from `notice.*.json` of its launcher and workers."""
     found = (read_json(path) or {} for path in sorted(run_dir.glob("notice.*.json"))[:_NOTICES])
     texts = [text for document in found for text in document.get("notices") or () if is_text(text)]
     return [head(text, _NOTICE_BYTES) for text in dict.fromkeys(texts)][:_NOTICES]
 
 
 def _clean(run_dir: Path) -> None:
-    """Remove what the round before left: a flag or a report of another round must not speak for this one."""
+    """Remove flags and reports of the previous round."""
     patterns = (
         "report.*.json",
         "saved.*",

@@ -28,9 +28,9 @@ def listed(run_dir: Path) -> List[Dict[str, Any]]:
 
 
 def collect(run_dir: Path) -> Dict[int, str]:
-    """Ask every process that left `stacks.<pid>.txt` for its stacks; return what each wrote, by process id.
+    """Request the stacks of every process with a file `stacks.<pid>.txt`; return them by process id.
 
-    A process without our handler is never signalled: the signal would end it.
+    Processes without our handler are not signalled, since the signal would end them.
     """
     files = {int(path.name.split(".")[1]): path for path in run_dir.glob("stacks.*.txt")}
     asked: Dict[int, int] = {}
@@ -44,7 +44,7 @@ def collect(run_dir: Path) -> Dict[int, str]:
 
 
 def _without_our_frames(text: str) -> str:
-    """Cut each stack where the user's program begins, below is how a warm worker starts; our own thread is left out."""
+    """Remove the frames below the user's program, which start a warm worker, and our own thread."""
     threads = (thread for thread in text.split("\n\n") if "torchyard_agent/telemetry/progress.py" not in thread)
     kept, cut = [], False
     for line in "\n\n".join(threads).splitlines():
@@ -55,7 +55,7 @@ def _without_our_frames(text: str) -> str:
 
 
 def _await(files: Dict[Path, int]) -> None:
-    """Wait until each file has grown beyond its size and rests, or time is up."""
+    """Wait until each file has grown and no longer grows, or until the time is up."""
     deadline = time.monotonic() + _WAIT_SECONDS
     sizes: Dict[Path, int] = {}
     while time.monotonic() < deadline:

@@ -124,7 +124,7 @@ class _Request(NamedTuple):
 
 
 def _serve(listening: socket.socket, mark: int) -> Optional[socket.socket]:
-    """Answer one caller; return in the zygote of its pod, with the socket of its agent."""
+    """Serve one caller; return in the zygote of its pod, with the socket of its agent."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         connection, _ = listening.accept()
         descriptors: List[int] = []
@@ -150,7 +150,7 @@ def _is_own_user(connection: socket.socket) -> bool:
 
 
 def _received(connection: socket.socket, descriptors: List[int]) -> Optional[_Request]:
-    """Return the request; None for a caller that only waits for the imports."""
+    """Return the request; None if the caller only waits for the imports."""
     data, ancillary, _, _ = connection.recvmsg(65536, socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4), socket.MSG_CMSG_CLOEXEC)
     for level, kind, payload in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -13,7 +13,7 @@ _ARG_START = 47  # index in /proc/self/stat, counted from 0
 
 
 def name_process(name: str, command: Optional[Sequence[str]] = None) -> None:
-    """Set the name of this process, and the command line that it is listed with; do nothing where that cannot be done.
+    """Set the name and the listed command line of this process, if possible.
 
     Args:
         name: what `ps -o comm` and `top` show, cut to 15 bytes.
@@ -34,7 +34,7 @@ def name_process(name: str, command: Optional[Sequence[str]] = None) -> None:
 
 
 def own_memory(index: int) -> Optional[Tuple[int, int]]:
-    """Return address and size of what this process was started with; None where it is hidden or cannot be written to.
+    """Return address and size of the initial arguments of this process; None if they cannot be read or written.
 
     Args:
         index: of the field of /proc/self/stat that holds the first address, followed by the last one.

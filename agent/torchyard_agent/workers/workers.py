@@ -30,19 +30,19 @@ logger = logging.getLogger(__name__)
 
 
 class Workers:
-    """Everything below this agent that trains.
+    """The launcher and the workers below this agent.
 
     Args:
         settings: of the agent.
-        kind: what `COMMAND` is, from `classify`.
+        kind: the kind of `COMMAND`, from `classify`.
         env: of the workers.
         procs: local world size where a command does not say it.
-        warm: the zygote, or why warm start is off.
+        warm: the state of warm start.
         recording: of the environment of rounds.
 
     Attributes:
-        round: the round that runs; None between rounds. The HTTP thread reads it, too.
-        exit: how the newest round ended here, as docs/protocol.md has it; None before the first.
+        round: the current round; None between rounds. The HTTP thread also reads it.
+        exit: `exit` of the newest round, as in docs/protocol.md; None before the first has ended.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Workers:
         self._record_deadline: Optional[float] = None
 
     def start(self, command: Dict[str, Any], number: int) -> bool:
-        """Start the round of a `run` command; False: not yet, torch is still being imported.
+        """Start the round of a `run` command; return False if torch is still being imported.
 
         Raises:
             ValueError: a field is missing or of the wrong kind.
@@ -84,7 +84,7 @@ class Workers:
         return True
 
     def tend(self, now: float) -> bool:
-        """Follow the round and see that what was asked of it happens; whether it has just ended."""
+        """Follow the round and enforce pending requests; return whether the round has just ended."""
         run = self.round
         if run is None:
             return False
@@ -112,7 +112,7 @@ class Workers:
         return False
 
     def _waits_for_record(self, run: RoundRun, now: float) -> bool:
-        """Return whether a round that ended at once is not over yet, since its environment is still being recorded."""
+        """Return whether a round that ended early has to wait until its environment is recorded."""
         if run.asked or run.preempted or not self.recording.busy:
             return False
         if self._record_deadline is None:
@@ -120,7 +120,7 @@ class Workers:
         return now < self._record_deadline
 
     def stop(self, now: float) -> None:
-        """SIGTERM to the launcher of the round; SIGKILL follows to what is left."""
+        """Send SIGTERM to the launcher of the round, and later SIGKILL to the remaining processes."""
         run = self.round
         assert run is not None
         run.asked = True
@@ -132,15 +132,15 @@ class Workers:
                 return
 
     def pids(self) -> Dict[int, int]:
-        """Process ids of the workers by global rank, as far as they are known."""
+        """Return the known process ids of the workers by global rank."""
         return self.round.workers() if self.round else {}
 
     def reports(self) -> List[Dict[str, Any]]:
-        """Return the newest reports of the round that runs, or of the last one."""
+        """Return the newest reports of the current or last round."""
         return self.round.newest_reports() if self.round else self._last_reports
 
     def hear_zygote(self) -> None:
-        """Take in what the zygote says, and its end."""
+        """Handle messages of the zygote, and its end."""
         zygote = self.warm.zygote
         if zygote is None:
             return
@@ -155,7 +155,7 @@ class Workers:
             self._zygote_failed(zygote.reason)
 
     def reap(self) -> None:
-        """Wait for children that have ended, ours and those we inherited."""
+        """Reap all children that have ended, including inherited ones."""
         for pid, code in reaped():
             if pid in self.warm.pids():
                 self._zygote_failed(failure.describe(failure.exit_code(code)))
@@ -163,7 +163,7 @@ class Workers:
                 self._statuses[pid] = code
 
     def close(self) -> None:
-        """Report what is left to report, and end everything."""
+        """Write the remaining reports and end all processes."""
         self._echo.close()
         self.warm.close()
         kill_descendants(os.getpid())

@@ -42,7 +42,7 @@ _PREFIX_OF_A_POD = "TORCHYARD_"
 
 
 class Origin(NamedTuple):
-    """What a zygote is made from."""
+    """The settings from which a zygote is made."""
 
     interpreter: str
     preload: Tuple[str, ...]
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def inherited(agent: socket.socket, origin: Origin) -> None:
-    """Serve the agent as a fork of a template, which was made from `origin`, once the agent has sent what it needs."""
+    """Serve the agent as a fork of a template; `origin` is what the template was made from."""
     data = b""
     while not data.endswith(b"\n"):
         more = agent.recv(65536)
@@ -75,7 +75,7 @@ def inherited(agent: socket.socket, origin: Origin) -> None:
 
 
 def _differing(origin: Origin, needed: Origin) -> List[str]:
-    """Return which values, read at the start of an interpreter or by an import, differ."""
+    """Return the names of differing values that an interpreter reads when it starts, or an import reads."""
     before, after = _read_by_imports(origin), _read_by_imports(needed)
     return sorted(name for name in {**before, **after} if before.get(name) != after.get(name))
 
@@ -94,7 +94,7 @@ def _hooks(env: Mapping[str, str]) -> str:
 
 
 def _enter(env: Mapping[str, str], before: Mapping[str, str]) -> None:
-    """Take over the environment of the pod, and its folder of hooks in place of the template's."""
+    """Replace the environment and the folder of hooks of the template by those of the pod."""
     for name in os.environ.keys() - env.keys():
         del os.environ[name]
     for name, value in env.items():
@@ -185,7 +185,7 @@ def settle() -> None:
 
 
 def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> Optional[str]:
-    """Fork a launcher whenever the agent asks for one; return its spec's path there, and None here in the end."""
+    """Fork a launcher for each request of the agent; return the path of its spec there, and None here at the end."""
     pending = b""
     watched: List[Any] = [agent, wake_read]
     unfit: Optional[str] = None
@@ -221,7 +221,7 @@ def _reap(agent: socket.socket) -> None:
 
 
 def _is_fork(agent: socket.socket, wake: Any) -> bool:
-    """Fork; whether this is the new process, which has a session and the signals of a fresh interpreter."""
+    """Fork; return whether this is the new process, with its own session and the signals of a fresh interpreter."""
     zygote = os.getpid()
     pid = os.fork()
     if pid:

@@ -1,4 +1,4 @@
-"""The agent's side of its zygote: start it, ask it for a launcher, receive how that ended."""
+"""The agent's side of its zygote: start it, request launchers, receive their exit statuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchyard_agent.workers.command import Plain, Torchrun
 logger = logging.getLogger(__name__)
 
 _DIED = "the zygote died"
-_MOST = 3  # zygotes an agent starts; one that dies that often is of no use
+_MOST = 3  # zygotes that an agent starts before it gives up
 
 INHERITED = "TORCHYARD_ZYGOTE"
 """In the environment of an agent that was started with a zygote (see `template.py`): descriptor and process id."""
@@ -38,10 +38,10 @@ class Zygote:
 
     Attributes:
         state: `starting`, `ready`, or `failed` with a `reason`.
-        importing: the module it imports while `starting`.
-        since: when it began to import it, monotonic seconds.
+        importing: the module that it imports while `starting`.
+        since: when that import began, monotonic seconds.
         pid: its process id.
-        socket: becomes readable when `receive` has something to tell.
+        socket: becomes readable when `receive` has messages.
     """
 
     def __init__(self, interpreter: str, env: Dict[str, str], preload: Tuple[str, ...]) -> None:
@@ -70,9 +70,9 @@ class Zygote:
     def inherited(
         cls, place: Tuple[int, int], interpreter: str, env: Dict[str, str], preload: Tuple[str, ...]
     ) -> Zygote:
-        """Take up a zygote that was started with this agent: `place` is its descriptor and process id.
+        """Use a zygote that was started with this agent; `place` is its descriptor and process id.
 
-        It becomes ready if it is what this agent would have started itself, else it ends.
+        It becomes ready if this agent would have started an equal one; otherwise it ends.
         """
         self = cls.__new__(cls)
         descriptor, self.pid = place
@@ -89,7 +89,7 @@ class Zygote:
         return self
 
     def ask(self, spec: Path) -> None:
-        """Ask for a launcher that runs the round in the file `spec`; `started` or an end will follow.
+        """Request a launcher for the round in the file `spec`; the answer is `started` or the end of the zygote.
 
         Raises:
             OSError: the zygote is gone.
@@ -127,11 +127,11 @@ class Zygote:
 
 
 class WarmStart:
-    """Keeps a zygote as long as possible, and gives a notice when it cannot.
+    """Keeps a zygote running; sets a notice if that is not possible.
 
     Attributes:
-        zygote: the one there is now, `starting` or `ready`; None: rounds start cold.
-        notice: why warm start is off for good, once it is.
+        zygote: the current one, `starting` or `ready`; None: rounds start cold.
+        notice: why warm start is off for the rest of the pod's life; None: it is not.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class WarmStart:
 
     @property
     def starting(self) -> bool:
-        """Whether torch is being imported: a round should wait for it."""
+        """Whether torch is being imported, so that a round should wait."""
         return self.zygote is not None and self.zygote.state == "starting"
 
     @property
@@ -175,13 +175,13 @@ class WarmStart:
         return self.zygote is not None and self.zygote.state == "ready"
 
     def pids(self) -> List[int]:
-        """Return the process id of the zygote, which cleaning up must spare."""
+        """Return the process id of the zygote, which a clean-up must not kill."""
         return [] if self.zygote is None else [self.zygote.pid]
 
     def failed(self, reason: str) -> None:
-        """Handle the end of the zygote: start another one if it was killed, give up if its imports cannot work.
+        """Handle the end of the zygote: start another one if it was killed; give up if its imports fail.
 
-        In place of an inherited one, which may have been made for another environment, the agent starts its own.
+        An inherited zygote, which may have been made for another environment, is replaced by one that the agent starts.
         """
         if self.zygote is None:
             return

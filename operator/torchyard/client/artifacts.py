@@ -1,4 +1,4 @@
-"""What can be fetched of a job: the entries of its checkpoint folder, each format of an export by itself."""
+"""The artifacts of a job: the entries of its checkpoint folder, each format of an export on its own."""
 
 import os
 import re
@@ -21,35 +21,35 @@ MOST_FILES = 100_000
 
 
 class TooLargeError(TorchYardError):
-    """More came than was allowed: nothing of it is kept."""
+    """The data exceed the limit; nothing is kept."""
 
 
 class Allowance:
-    """How much may still come, of all pods together.
+    """The remaining limit for the data of all pods together.
 
     Args:
         size: bytes.
-        shown: the limit as it was given.
+        shown: the limit as the user wrote it.
     """
 
     def __init__(self, size: int, shown: str) -> None:
         self.bytes, self.entries, self.shown = size, MAX_ENTRIES, shown
 
     def take(self, count: int) -> None:
-        """Take so many bytes.
+        """Count `size` received bytes.
 
         Raises:
-            TooLargeError: these are more than are left.
+            TooLargeError: the limit is exceeded.
         """
         self.bytes -= count
         if self.bytes < 0:
             raise TooLargeError(f"it is larger than {self.shown}", "give a larger --max-size", FAILED)
 
     def enter(self) -> None:
-        """Take one entry of an archive.
+        """Count one entry of an archive.
 
         Raises:
-            TooLargeError: it is one too many.
+            TooLargeError: there are too many entries.
         """
         self.entries -= 1
         if self.entries < 0:
@@ -70,7 +70,7 @@ Fetch = Callable[[str, Path, Path, Allowance], Awaitable[None]]
 
 
 def artifacts_of(root: Path) -> list[Artifact]:
-    """Return what can be fetched from a checkpoint folder, by name; hidden entries and links out of it are not."""
+    """Return the artifacts in a checkpoint folder by name, without hidden entries and links that lead out of it."""
     return [_measured(root, path) for path in sorted(_entries(root)) if path.resolve().is_relative_to(root.resolve())]
 
 
@@ -109,21 +109,21 @@ def remove(path: Path) -> None:
 async def bring(
     fetch: Fetch, name: str, path: str, to: Path | None = None, *, replace: bool = False, max_size: str = MAX_SIZE
 ) -> Path:
-    """Copy a file or folder of a job's checkpoint folder here; it appears whole or not at all.
+    """Copy a file or folder from a job's checkpoint folder; the copy appears completely or not at all.
 
     Args:
         fetch: of the backend where the job is.
         name: of the job.
         path: in the checkpoint folder: `export/web`, `final`, `metrics.jsonl`.
-        to: where to put it; by default its own name in the current folder.
+        to: path of the copy; by default the same name in the current folder.
         replace: overwrite an existing file or folder.
-        max_size: the most that pods may send: `500Mi`.
+        max_size: limit on the bytes that pods send, such as `500Mi`.
 
     Returns:
         Where it is.
 
     Raises:
-        TorchYardError: the job has no such path, it is too large, or there is something at `to` already.
+        TorchYardError: the job has no such path, it is too large, or `to` exists already.
     """
     allowed = bytes_of(max_size)
     wanted = inside(path)
@@ -147,10 +147,10 @@ async def bring(
 
 
 def inside(text: str) -> Path:
-    """Return a path that stays in the checkpoint folder.
+    """Check that a path stays in the checkpoint folder, and return it.
 
     Raises:
-        TorchYardError: it leaves it.
+        TorchYardError: the path leaves the folder.
     """
     path = Path(text)
     if path.is_absolute() or ".." in path.parts or not path.parts:
@@ -162,7 +162,7 @@ def copy(root: Path, wanted: Path, to: Path, name: str) -> None:
     """Copy from a run's folder.
 
     Raises:
-        TorchYardError: it is not there.
+        TorchYardError: the path does not exist.
     """
     source = root / wanted
     if not source.exists():
@@ -176,7 +176,7 @@ def copy(root: Path, wanted: Path, to: Path, name: str) -> None:
 
 
 def there(found: list[str], name: str) -> str:
-    """Return what to write instead: the names that exist."""
+    """Return the fix: the names that exist."""
     return f"it has {', '.join(found)}" if found else f"it has written nothing yet: `torchyard status {name}`"
 
 
@@ -184,7 +184,7 @@ def check(fetched: Path) -> None:
     """Compare an export with its manifest.
 
     Raises:
-        TorchYardError: a file is missing or is not what the manifest says.
+        TorchYardError: a file is missing or differs from the manifest.
     """
     import json
 

@@ -1,4 +1,4 @@
-"""What the Python API and the command line ask of a location where jobs run.
+"""The protocol that the Python API and the command line use for a location where jobs run.
 
 Two implementations: `local.LocalBackend` for this machine, `cluster.ClusterBackend` for a cluster.
 """
@@ -23,7 +23,7 @@ Notice = Callable[[str], None]
 
 
 class Kept(NamedTuple):
-    """A job as its backend keeps it."""
+    """A job with facts that only its backend knows."""
 
     job: "TrainingJob"
     document: Document
@@ -93,22 +93,22 @@ class Backend(Protocol):
         """Return a job."""
 
     async def inspect(self, name: str) -> "tuple[Kept, JobDetails]":
-        """Return a job with the newest figures that can be had, and what is known besides its object."""
+        """Return a job with its newest figures and the details that its object does not have."""
 
     async def jobs(self, *, everywhere: bool = False) -> list[Kept | Unreadable]:
         """Return the jobs, newest first; `everywhere`: of all namespaces."""
 
     def states(self, name: str, uid: str = "", *, until_deleted: bool = False) -> "States":
-        """Yield a job each time that it changes, and None once it is gone.
+        """Yield a job at each change, and None after its deletion.
 
         Args:
             name: of the job.
-            uid: of the job; by default that of the first one that is seen. Another job of its name is not it.
-            until_deleted: whether only its deletion is waited for, so that it need not be controlled.
+            uid: of the job; by default that of the first job seen. Later jobs with the same name are not followed.
+            until_deleted: wait for the deletion only, so the run need not be controlled.
         """
 
     async def events(self, name: str) -> "list[Event]":
-        """Return what happened to a job, oldest first."""
+        """Return the events of a job, oldest first."""
 
     def logs(
         self, name: str, uid: str = "", *, rank: int | None = None, follow: bool = False, tail: int | None = None
@@ -117,20 +117,20 @@ class Backend(Protocol):
 
         Args:
             name: of the job.
-            uid: of the job; another one of its name is not followed.
+            uid: of the job; later jobs with the same name are not followed.
             rank: only this one; None: all.
             follow: wait for new lines until the job is over, through new rounds and pods.
             tail: only this many of the last lines of each rank.
         """
 
     async def explain(self, name: str) -> "Explanation":
-        """Return why a job is where it is, a sentence first, then the evidence."""
+        """Explain a job's state: a sentence, then the evidence."""
 
     async def suspend(self, name: str) -> Kept:
-        """Ask for a checkpoint and the end of the pods."""
+        """Request a checkpoint and the end of the pods."""
 
     async def resume(self, name: str) -> Kept:
-        """Take that back."""
+        """Undo `suspend`."""
 
     async def delete(self, name: str) -> None:
         """Delete a job with its pods; on this machine with its logs and checkpoints."""
@@ -139,24 +139,24 @@ class Backend(Protocol):
         """Return `environment.json` of the checkpoint folder, at most `MAX_RECORD` of it; None if it does not exist.
 
         Raises:
-            TorchYardError: nothing sees the checkpoint folder.
+            TorchYardError: no pod has access to the checkpoint folder.
         """
 
     async def artifacts(self, name: str) -> "list[Artifact]":
-        """Return what can be fetched from the checkpoint folder."""
+        """Return the artifacts in the checkpoint folder."""
 
     async def fetch(self, name: str, wanted: Path, to: Path, allowance: "Allowance") -> None:
         """Copy a file or folder of the checkpoint folder to `to`, which must not exist."""
 
     async def stacks(self, name: str) -> "list[RankStacks]":
-        """Return where each rank stands."""
+        """Return the stack of each rank."""
 
     async def profile(self, name: str, wish: str, *, replace: bool) -> int:
-        """Ask the ranks for a profile; return the number of pods that were asked."""
+        """Request a profile from the ranks; return the number of pods that received the request."""
 
 
 def location_flags(context: str | None, namespace: str | None) -> str:
-    """Return what a command that is proposed has to repeat to mean the same location."""
+    """Return the flags that a proposed command needs to refer to the same location."""
     given = (("-n", namespace), ("--context", context))
     return "".join(f" {flag} {value}" for flag, value in given if value is not None)
 

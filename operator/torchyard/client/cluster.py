@@ -65,30 +65,30 @@ class ClusterBackend:
                 yield seen
 
     async def events(self, name: str) -> list[Event]:
-        """Return what happened to a job, oldest first."""
+        """Return the events of a job, oldest first."""
         with translated(self.remote):
             return await remote_jobs.events(self.remote, (await self.get(name)).job)
 
     async def logs(
         self, name: str, uid: str = "", *, rank: int | None = None, follow: bool = False, tail: int | None = None
     ) -> AsyncIterator[LogLine]:
-        """Yield what the pods that are still there have in their logs."""
+        """Yield the logs of the pods that still exist."""
         with translated(self.remote):
             async for line in logs.read(self.remote, name, self._notice, uid, rank=rank, follow=follow, tail=tail):
                 yield line
 
     async def explain(self, name: str) -> Explanation:
-        """Return why a job is where it is."""
+        """Explain a job's state."""
         job = (await self.get(name)).job
         pods, events = await asyncio.gather(remote_jobs.pods(self.remote, job), remote_jobs.events(self.remote, job))
         return explanation(job, pods, events, f"in {self.where}", self.flags, time.time())
 
     async def suspend(self, name: str) -> Kept:
-        """Ask for a checkpoint and the end of the pods."""
+        """Request a checkpoint and the end of the pods."""
         return _kept(await remote_jobs.set_suspend(self.remote, name, suspend=True))
 
     async def resume(self, name: str) -> Kept:
-        """Take that back."""
+        """Undo `suspend`."""
         return _kept(await remote_jobs.set_suspend(self.remote, name, suspend=False))
 
     async def delete(self, name: str) -> None:
@@ -96,18 +96,18 @@ class ClusterBackend:
         await remote_jobs.delete(self.remote, name)
 
     async def environment(self, name: str) -> bytes | None:
-        """Return what a job recorded of its environment, as a pod that sees the checkpoint folder has it."""
+        """Return the recorded environment of a job, read through a pod that has access to the checkpoint folder."""
         with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
             found = Path(folder) / RECORD
             await remote_fetch.fetch(self.remote, name, Path(RECORD), found, Allowance(MAX_RECORD, "1Mi"))
             return await asyncio.to_thread(found.read_bytes)
 
     async def artifacts(self, name: str) -> list[Artifact]:
-        """Return what can be fetched, as the pods of the job see it."""
+        """Return the artifacts of the job, read through its pods."""
         return await remote_fetch.contents(self.remote, name)
 
     async def fetch(self, name: str, wanted: Path, to: Path, allowance: Allowance) -> None:
-        """Bring a file or folder of the checkpoint folder."""
+        """Fetch a file or folder from the checkpoint folder."""
         await remote_fetch.fetch(self.remote, name, wanted, to, allowance)
 
     async def stacks(self, name: str) -> list[RankStacks]:
@@ -115,7 +115,7 @@ class ClusterBackend:
         return await stacks.stacks_of(self.remote, name)
 
     async def profile(self, name: str, wish: str, *, replace: bool) -> int:
-        """Leave the wish in every running pod."""
+        """Write the request into every running pod."""
         return await profile.ask_for_profile(self.remote, name, wish, replace=replace)
 
 

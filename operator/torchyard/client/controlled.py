@@ -1,4 +1,4 @@
-"""Runs and sweeps of this machine that this process controls: until they are over or the process ends."""
+"""The runs and sweeps on this machine that this process controls, until they are over or the process ends."""
 
 import asyncio
 import atexit
@@ -43,7 +43,7 @@ class Controlled(Generic[T]):
         self._future: Future[T] = PORTAL.submit(self._until_over(work))
 
     async def until_over(self) -> T:
-        """Wait until it is over; return what is left of it.
+        """Wait until the run or sweep is over; return its folder.
 
         Raises:
             TorchYardError: another process controls it, or it cannot be controlled here.
@@ -55,7 +55,7 @@ class Controlled(Generic[T]):
         PORTAL.loop.call_soon_threadsafe(self._stop.set)
 
     def wait(self, seconds: float) -> None:
-        """Wait so long at most, whatever the end."""
+        """Wait at most this many seconds; errors are not raised."""
         with contextlib.suppress(TimedOutError, CancelledError, TorchYardError):
             self._future.result(seconds)
 
@@ -82,7 +82,7 @@ _FAILED: dict[str, TorchYardError] = {}
 
 
 def control(folder: RunFolder) -> Controlled[TrainingJob]:
-    """Control a run from this process; one that is controlled from here already is returned again."""
+    """Control a run from this process; return the existing control if there is one."""
 
     async def until_over(stop: asyncio.Event) -> TrainingJob:
         return await run_job(folder, stop=stop, templates=_templates())
@@ -97,12 +97,12 @@ def _templates() -> Templates:
 
 
 def controlled_here(folder: RunFolder) -> Controlled[TrainingJob] | None:
-    """Return the control of a run, if it is this process that has it."""
+    """Return the control of a run if this process has it."""
     return _CONTROLLED.get(str(folder.path))
 
 
 def failed_here(folder: RunFolder) -> TorchYardError | None:
-    """Return why this process could not control a run any more; None: it did not try, or did not fail."""
+    """Return the error that ended this process's control of a run; None if there was none."""
     return _FAILED.get(str(folder.path))
 
 
@@ -117,7 +117,7 @@ def control_sweep_here(sweep: TrainingSweep) -> Controlled[Finish | None]:
 
 
 def sweep_controlled_here(name: str) -> Controlled[Finish | None] | None:
-    """Return the control of a sweep, if it is this process that has it."""
+    """Return the control of a sweep if this process has it."""
     return _CONTROLLED.get(_key_of(name))
 
 
@@ -134,7 +134,7 @@ def _controlled(key: str, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]
 
 
 def _stop_all() -> None:
-    """Save and stop what is still running when the process ends."""
+    """Save and stop all runs and sweeps that are still running when the process ends."""
     left = list(_CONTROLLED.values())
     for each in left:
         each.stop()

@@ -1,4 +1,4 @@
-"""What differs between two runs: specification, code, packages, machine and devices, result and final metrics."""
+"""Compare two runs: specification, code, packages, machine and devices, result and final metrics."""
 
 import difflib
 import json
@@ -62,7 +62,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 class Side(NamedTuple):
-    """What is compared of one run."""
+    """The facts about one run that are compared."""
 
     job: TrainingJob
     document: Document
@@ -108,7 +108,7 @@ async def sides(name: str, backend: Backend, other_name: str, other: Backend) ->
 
 
 def _decoded(data: bytes | None) -> Document | None:
-    """Return a record; what a program wrote there in its place counts as none."""
+    """Return a record; None if a program wrote something else in its place."""
     try:
         record = json.loads(data or b"null")
     except (ValueError, RecursionError):
@@ -145,7 +145,7 @@ def _text_lines(left: str, right: str) -> Iterator[str]:
 
 
 def _spec(side: Side) -> dict[str, Value]:
-    """Return the fields that are set, by path; of variables their names only: a value may be a secret."""
+    """Return the fields that are set, by path; for variables only the names, since a value may be a secret."""
     spec = dict(side.document.get("spec") or {})
     variables = {str(each.get("name")): each for each in spec.pop("env", []) if isinstance(each, Mapping)}
     return {**dict(_flat(spec, "", 0)), **{f"env.{name}": "is set" for name in variables}}

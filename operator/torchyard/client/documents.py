@@ -1,4 +1,4 @@
-"""What a Python program gives instead of a file: objects as JSON, changes of fields, and faults without lines."""
+"""Input of Python programs in place of a file: objects as JSON, changes of fields, and problems without lines."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from torchyard.client.errors import InvalidJobError, TorchYardError
 
 
 def sets_of(overrides: Mapping[str, Any] | None) -> Sequence[str]:
-    """Return changes of fields as the command line has them after `--set`; messages name `overrides` instead.
+    """Return `overrides` in the form of `--set` on the command line; messages name `overrides`.
 
     Raises:
         TorchYardError: it is no dict.
@@ -39,11 +39,11 @@ def as_json(value: Any, what: str) -> str:
 
 
 def without_lines(problems: Sequence[Problem]) -> tuple[Problem, ...]:
-    """Return problems without lines: what is made in a program has none that its author could look up."""
+    """Return problems without line numbers, since there is no file."""
     return tuple(msgspec.structs.replace(each, line=0) for each in problems)
 
 
 def shown(value: object) -> str:
-    """Return what a program gave, for a message."""
+    """Return a value of the caller as text for a message."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

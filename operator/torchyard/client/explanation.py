@@ -1,4 +1,4 @@
-"""Why a job is where it is: what to do, failures, pods, conditions and the newest events."""
+"""Explain a job's state: what to do, failures, pods, conditions and the newest events."""
 
 from collections.abc import Sequence
 
@@ -59,8 +59,8 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
         job: with its status.
         pods: of the job; empty on one machine.
         events: oldest first.
-        where: the location in words: `on this machine`, `in namespace team`.
-        flags: what proposed commands repeat to mean this location.
+        where: the location as text: `on this machine`, `in namespace team`.
+        flags: flags that proposed commands need for this location.
         now: unix seconds.
     """
     from torchyard.sweeps.trials import role_of
@@ -104,7 +104,7 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
 
 
 def next_command(job: TrainingJob, flags: str) -> str:
-    """Return the command that most likely comes next for a job that something acts on."""
+    """Return the command that most likely comes next for a controlled job."""
     name, state = f"{job.metadata.name}{flags}", job.status.state
     if state == State.SUSPENDED:
         return f"torchyard resume {name}"
@@ -131,7 +131,7 @@ def cause_words(attempt: Attempt) -> str:
 
 
 def last_lines(job: TrainingJob) -> list[str]:
-    """Return what the rank that failed first wrote last. One that saved as it was asked to did not fail."""
+    """Return the last lines of the rank that failed first; a rank that saved on request did not fail."""
     for attempt in reversed(job.status.attempts):
         if attempt.cause is not None and attempt.cause.lines and attempt.cause.class_ != Reason.PREEMPTED:
             who = f"rank {attempt.cause.rank}" if attempt.cause.rank is not None else "the failing rank"
@@ -141,7 +141,7 @@ def last_lines(job: TrainingJob) -> list[str]:
 
 
 def _advice(job: TrainingJob) -> list[str]:
-    """Return the next step of the reason, or that of what led to it: a first cause, or what the pods waited for."""
+    """Return the next step for the reason, or for its origin: the first cause, or the reason that pods waited for."""
     status = job.status
     if status.reason is Reason.PENDING_TIMEOUT:
         return [timeout_advice(status.rendezvous.waited_for)]

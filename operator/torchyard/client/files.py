@@ -1,4 +1,4 @@
-"""The job that a file asks for."""
+"""Read the job of a job file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def job_of(file: Path, sets: Sequence[str]) -> TrainingJob:
-    """Read and check a job file after applying `sets`; every fault is said.
+    """Read and check a job file after applying `sets`; errors list all problems.
 
     Raises:
         TorchYardError: the file is invalid or holds no single job.
@@ -38,7 +38,7 @@ def the_job(result: "Validation", source: str) -> TrainingJob:
 
 
 def checked(file: Path, sets: Sequence[str]) -> "Validation":
-    """Return what a job file holds after applying `sets`, or all that it and its trainer find wrong."""
+    """Return the job of a job file after applying `sets`, or all problems, including those that its trainer finds."""
     from torchyard.api.validation.problems import Problem
     from torchyard.api.validation.validate import Validation, validate_file
     from torchyard.client.trainers import fault

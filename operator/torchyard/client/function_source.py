@@ -1,4 +1,4 @@
-"""The source that travels with a decorated function."""
+"""The source of a decorated function, as a part of its job."""
 
 import ast
 import builtins
@@ -23,12 +23,12 @@ def source_of_module(file: Path, function: str, backend: Backend, image: object,
     Args:
         file: of the module.
         function: its name, for messages.
-        backend: where it will run; a cluster gets nothing but this module.
+        backend: where the job will run; on a cluster it has this module only.
         image: that the pods run, None for the operator's default.
         notice: called with warnings about what may fail in the pods.
 
     Raises:
-        TorchYardError: the module needs others that cannot come with it.
+        TorchYardError: the module needs other modules, which the job cannot contain.
     """
     try:
         source = file.read_text(encoding="utf-8")
@@ -52,7 +52,7 @@ def source_of_module(file: Path, function: str, backend: Backend, image: object,
 
 
 def source_of_function(function: Callable[..., Any]) -> str:
-    """Return the source of a function of a notebook without decorators, behind the imports of what it uses.
+    """Return the source of a notebook function without decorators, preceded by the imports that it needs.
 
     Raises:
         TorchYardError: it has no source, or uses names of the notebook that are not importable.
@@ -103,7 +103,7 @@ def _import_of(name: str, value: object) -> str | None:
 
 
 class _Unannotated(ast.NodeTransformer):
-    """Drops what is not evaluated when the source runs: annotations; and the decorators, which do not travel."""
+    """Drops annotations and decorators, which are not a part of the job."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         node.returns = None
@@ -116,7 +116,7 @@ class _Unannotated(ast.NodeTransformer):
 
 
 def _free_names(node: ast.FunctionDef) -> set[str]:
-    """Return the global names that the function refers to, but for itself."""
+    """Return the global names that the function refers to, except its own."""
     node.outermost = True  # type: ignore[attr-defined]
     text = ast.unparse(ast.fix_missing_locations(_Unannotated().visit(node)))
     whole = symtable.symtable(text, "<function>", "exec")

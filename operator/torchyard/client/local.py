@@ -1,4 +1,4 @@
-"""The runs of this machine as a backend: files only, but for what keeps watching them."""
+"""The runs on this machine as a backend, which reads and writes files."""
 
 import re
 import time
@@ -46,7 +46,7 @@ class LocalBackend:
         return kept(load(find(name)))
 
     async def inspect(self, name: str) -> "tuple[Kept, JobDetails]":
-        """Return a run with what its workers reported last, and its processes."""
+        """Return a run with the newest reports of its workers, and its processes."""
         from torchyard.client.job_details import JobDetails, Processes
 
         run = load(find(name))
@@ -61,7 +61,7 @@ class LocalBackend:
         return fresh, JobDetails(ranks_of(reports), folder.path, processes)
 
     async def jobs(self, *, everywhere: bool = False) -> list[Kept | Unreadable]:  # noqa: ARG002 -- no namespaces here
-        """Return the runs, newest first, then those that are damaged; one whose TTL is over is deleted."""
+        """Return the runs, newest first, then damaged ones; delete those whose TTL has passed."""
         found: list[Kept] = []
         unreadable: list[Unreadable] = []
         for folder in list_runs():
@@ -79,7 +79,7 @@ class LocalBackend:
         """Yield a run every second; None once it is gone or another run has its name.
 
         Raises:
-            TorchYardError: nothing controls the run, so that its state does not change, except by its deletion.
+            TorchYardError: no process controls the run, so its state will not change.
         """
         import asyncio
 
@@ -98,7 +98,7 @@ class LocalBackend:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def events(self, name: str) -> list[Event]:
-        """Return what happened to a run, oldest first."""
+        """Return the events of a run, oldest first."""
         return events(find(name))
 
     async def logs(
@@ -136,7 +136,7 @@ class LocalBackend:
                 await asyncio.sleep(LOG_SECONDS)
 
     async def explain(self, name: str) -> "Explanation":
-        """Return why a run is where it is."""
+        """Explain a run's state."""
         from torchyard.client.explanation import explanation
 
         folder = find(name)
@@ -149,13 +149,13 @@ class LocalBackend:
         return kept(load(folder))
 
     async def resume(self, name: str) -> Kept:
-        """Take back a wish to stop; the run goes on once a process controls it."""
+        """Withdraw a request to stop; the run continues once a process controls it."""
         folder = find(name)
         suspend_run(folder, suspend=False)
         return kept(load(folder))
 
     async def delete(self, name: str) -> None:
-        """Delete a run with its logs and checkpoints, at once, saved or not."""
+        """Delete a run with its logs and checkpoints at once, without saving."""
         folder = find(name)
         try:
             remove_run(folder)
@@ -163,7 +163,7 @@ class LocalBackend:
             raise TorchYardError(str(error).rstrip(".")) from error
 
     async def environment(self, name: str) -> bytes | None:
-        """Return what a run recorded of its environment."""
+        """Return the recorded environment of a run."""
         try:
             with (find(name).checkpoints / RECORD).open("rb") as file:
                 return file.read(MAX_RECORD)
@@ -171,13 +171,13 @@ class LocalBackend:
             return None
 
     async def artifacts(self, name: str) -> "list[Artifact]":
-        """Return what can be copied from the checkpoint folder."""
+        """Return the artifacts in the checkpoint folder."""
         from torchyard.client.artifacts import artifacts_of
 
         return artifacts_of(find(name).checkpoints)
 
     async def fetch(self, name: str, wanted: Path, to: Path, allowance: "Allowance") -> None:  # noqa: ARG002
-        """Copy a file or folder of the checkpoint folder; the disk is the user's own, so there is no limit."""
+        """Copy a file or folder from the checkpoint folder, without a size limit."""
         from torchyard.client.artifacts import copy
 
         copy(find(name).checkpoints, wanted, to, name)
@@ -200,7 +200,7 @@ class LocalBackend:
 
 
 class Run(NamedTuple):
-    """A run as its files describe it."""
+    """A run, read from its files."""
 
     folder: RunFolder
     job: TrainingJob
@@ -211,11 +211,11 @@ class Run(NamedTuple):
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen by itself."""
+        """Whether the run has ended or is not controlled, so that its state will not change."""
         return not (self.controlled or self.detached) or self.job.status.state.terminal
 
     def refusal(self, name: str) -> TorchYardError:
-        """Return that it does not run, and how it could; nothing goes on with one that has ended."""
+        """Return the error that the run is not running, and how to continue it if it has not ended."""
         state, what = self.job.status.state, f"the run {name!r} does not run"
         if state.terminal:
             return TorchYardError(what, f"it has ended ({state}); see `torchyard status {name}`")
@@ -223,7 +223,7 @@ class Run(NamedTuple):
 
 
 def named(name: str) -> RunFolder:
-    """Return the folder that a run of this name has, whether or not it exists.
+    """Return the folder for a run of this name, whether or not it exists.
 
     Raises:
         TorchYardError: the name cannot be one of a run.
@@ -257,7 +257,7 @@ def load(folder: RunFolder) -> Run:
     """Read a run.
 
     Raises:
-        TorchYardError: its files are gone or damaged.
+        TorchYardError: its files are missing or damaged.
     """
     controlled = is_controlled(folder) is not None  # before the status: what was written last is then read
     try:
@@ -274,7 +274,7 @@ def living_pods(run: Run, name: str) -> list[Path]:
     """Return the folders of the pods that live.
 
     Raises:
-        TorchYardError: nothing runs.
+        TorchYardError: no pod is running.
     """
     pods = [pod for pod in sorted(run.folder.pods.glob("*")) if is_locked(pod / "lock")]
     if run.over or not pods:
@@ -308,7 +308,7 @@ def _runs(pid: int) -> bool:
 
 
 def kept(run: Run) -> Kept:
-    """Return a run as backends hand it out."""
+    """Return a run in the form that backends return."""
     return Kept(run.job, job_document(run.job), run.controlled, run.detached)
 
 

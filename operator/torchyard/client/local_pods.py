@@ -1,4 +1,4 @@
-"""What is asked of the living pods of a run: their stacks, and a profile."""
+"""Request stacks and profiles from the living pods of a run."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from torchyard.local.zipapp import agent_zipapp
 
 
 def stacks(pods: Sequence[Path], cache: Path) -> list[RankStacks]:
-    """Ask the workers of a run where they stand.
+    """Return the stacks of the workers of a run.
 
     Args:
         pods: folders of the pods that live.

@@ -21,7 +21,7 @@ HERE = Location("local")
 
 
 def location_of(name: str | None, context: str | None, namespace: str | None) -> Location:
-    """Return where a name is looked for: on this machine, unless a cluster is named or only that can have it."""
+    """Return where to look for a name: on this machine, unless a cluster is named or only a cluster can have it."""
     return Location("cluster", context, namespace) if on_cluster(name, context, namespace) else HERE
 
 
@@ -35,12 +35,12 @@ def run_names() -> list[str]:
 
 
 def on_cluster(name: str | None, context: str | None, namespace: str | None) -> bool:
-    """Return whether a command is for the cluster: it says so, or there is a kubeconfig and no such run here.
+    """Return whether a command is for the cluster: by its flags, or since there is a kubeconfig and no such run here.
 
     Args:
-        name: of the run or job; None: all of them are meant.
-        context: what --context says.
-        namespace: what -n says.
+        name: of the run or job; None: all.
+        context: value of --context.
+        namespace: value of -n.
     """
     if context is not None or namespace is not None:
         return True
@@ -49,7 +49,7 @@ def on_cluster(name: str | None, context: str | None, namespace: str | None) -> 
 
 
 def is_configured() -> bool:
-    """Return whether some cluster is known here."""
+    """Return whether a cluster is configured."""
     files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
     return "KUBERNETES_SERVICE_HOST" in os.environ or any(
         Path(file).expanduser().is_file() for file in files.split(os.pathsep) if file
@@ -58,10 +58,10 @@ def is_configured() -> bool:
 
 @contextlib.asynccontextmanager
 async def opened(location: Location, notice: Notice = logged) -> AsyncIterator[Backend]:
-    """Connect to a location for as long as the block runs.
+    """Connect to a location for the duration of the block.
 
     Raises:
-        TorchYardError: there is no cluster, it does not answer, or it refuses.
+        TorchYardError: there is no cluster, it does not answer, or it rejects the request.
     """
     if location.kind == "local":
         from torchyard.client.local import LocalBackend

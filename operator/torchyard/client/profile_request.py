@@ -1,4 +1,4 @@
-"""A wish for a profile: the file that a rank of a built-in workload looks for in its run folder while it trains."""
+"""A request for a profile: a file in the run folder, for which ranks of built-in workloads look while they train."""
 
 import json
 import uuid
@@ -20,12 +20,12 @@ def wish_for(kind: Literal["trace", "memory"], steps: int, rank: int | None) -> 
     """Return the contents of the file.
 
     Args:
-        kind: a Chrome trace of some steps, or a snapshot of memory.
-        steps: to record.
+        kind: `trace` (a Chrome trace of some steps) or `memory` (a snapshot of memory).
+        steps: number of steps to record.
         rank: that records; None: all.
 
     Raises:
-        TorchYardError: so many steps would fill the disk, or there are none.
+        TorchYardError: the number of steps is too large or too small.
     """
     if not 1 <= steps <= MAX_STEPS:
         raise TorchYardError(f"--steps {steps} is not possible", f"ask for 1 to {MAX_STEPS}")
@@ -33,10 +33,10 @@ def wish_for(kind: Literal["trace", "memory"], steps: int, rank: int | None) -> 
 
 
 def refuse_deaf(job: "TrainingJob") -> None:
-    """Refuse to ask a program that would not hear.
+    """Raise an error if the program does not support profiles.
 
     Raises:
-        TorchYardError: it is no workload of ours, or trains nothing.
+        TorchYardError: it is not a built-in workload, or does not train.
     """
     name, trainer = job.metadata.name, job.spec.trainer
     if trainer is None:
@@ -50,7 +50,7 @@ def refuse_deaf(job: "TrainingJob") -> None:
 
 
 class Left(NamedTuple):
-    """What earlier wishes left in the run folder of a pod: the newest, and of each rank the id it is done with."""
+    """Earlier requests in the run folder of a pod: the newest one, and the last completed id of each rank."""
 
     wish: str
     done: list[str]

@@ -1,4 +1,4 @@
-"""Ask the built-in trainers, each time in a new process: the operator never imports torch."""
+"""Run commands of the built-in trainers, each in a new process, since the operator never imports torch."""
 
 import importlib.util
 import json
@@ -20,20 +20,20 @@ _PACKAGE = "torchyard_trainers"
 
 
 def is_outside(job: TrainingJob) -> bool:
-    """Return whether the job's workload is MODULE:CLASS of a program that we do not know."""
+    """Return whether the job's workload is a custom one, MODULE:CLASS."""
     return job.spec.trainer is not None and job.spec.trainer.name not in BUILT_IN
 
 
 def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
-    """Return what the trainer of a job answers to a command of its command line.
+    """Run a command of a job's trainer; return its output.
 
     Args:
         job: with a trainer.
         arguments: of the trainer's command line.
-        folder: of the job file, in which, or in its `workingDir`, a workload of one's own is looked for.
+        folder: folder of the job file; a custom workload is searched there or in the job's `workingDir`.
 
     Raises:
-        TorchYardError: in the trainer's words.
+        TorchYardError: the trainer's error.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".json") as config:
         json.dump(trainer_config(job, str), config)  # where checkpoints are changes no answer
@@ -55,7 +55,7 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
 
 
 def fault(job: TrainingJob, file: str) -> Problem | None:
-    """Return what the job's own trainer will refuse of parameters that are right one by one, None: nothing.
+    """Return the problem that the job's trainer finds in parameters that are valid one by one; None if there is none.
 
     Without trainers on this machine the check is left to the job itself. Nor is a user's program
     started to have a job looked through.

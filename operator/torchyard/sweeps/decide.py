@@ -48,7 +48,7 @@ class Stop(Struct, frozen=True, kw_only=True):
 
 
 class Resume(Struct, frozen=True, kw_only=True):
-    """Go on with a trial that was suspended with its sweep."""
+    """Resume a trial that was suspended with its sweep."""
 
     number: int
 
@@ -65,7 +65,7 @@ Action = Create | Promote | Stop | Resume | Finish
 
 
 def decide(spec: TrainingSweepSpec, trials: Sequence[Trial], *, expired: bool = False) -> list[Action]:
-    """Return what to do now. Repeating a decision that was carried out already is not asked for.
+    """Return the actions that are due. Actions that were carried out already are not returned again.
 
     Args:
         spec: of the sweep.
@@ -188,7 +188,7 @@ def _first_missing(numbers: Collection[int]) -> int:
 
 
 def _is_known(spec: TrainingSweepSpec, trial: Trial, unit: Unit) -> bool:
-    """Return whether the values that a trial has reported already say how one more unit of it ends."""
+    """Return whether the values that a trial has reported already decide how its next unit would end."""
     record = replace(trial.record, units=[*trial.record.units, unit])
     return outcomes_of(spec, replace(trial, record=record))[-1] is not None
 

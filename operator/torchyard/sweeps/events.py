@@ -1,4 +1,4 @@
-"""What a sweep reports as Kubernetes Events: writes that were made, and changes between two statuses (pure)."""
+"""The Kubernetes Events of a sweep, derived from its writes and from changes of its status (pure)."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -16,7 +16,7 @@ MAX_FAILED_AT_ONCE = 64
 
 
 class EventReason(StrEnum):
-    """Reasons of events that are no reason of a status."""
+    """Reasons that occur in events only."""
 
     STARTED = "Started"
     RESUMED = "Resumed"

@@ -1,4 +1,4 @@
-"""What is known of trials: how each unit of training ended, by the values that the trial reported (pure)."""
+"""The outcomes of trials: how each unit of training ended, according to the reported values (pure)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -15,7 +15,7 @@ Kind = Literal["complete", "stopped", "failed"]
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """A trial as a controller sees it: what the sweep stored on its job, and the job's status."""
+    """A trial as a controller sees it: the record of the sweep on its job, and the job's status."""
 
     record: TrialRecord
     state: State = State.NEW
@@ -50,7 +50,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def rungs(stopping: EarlyStopping | None) -> list[int]:
-    """Return the percents of a trial's steps at which it is judged."""
+    """Return the rungs of a trial: the percentages of its steps at which it is evaluated."""
     found: list[int] = []
     percent = stopping.first_percent if stopping is not None else 100
     while percent < 100 and stopping is not None:
@@ -109,7 +109,7 @@ def outcomes_of(spec: TrainingSweepSpec, trial: Trial) -> list[Outcome | None]:
 
 
 def why_failed(spec: TrainingSweepSpec, trial: Trial) -> str:
-    """Return why a trial that failed did, in one sentence without a full stop."""
+    """Return why a trial failed, in one sentence without a full stop."""
     if trial.record.rejected:
         return f"its parameters make no job: {trial.record.rejected}"
     if trial.state is State.SUCCEEDED:

@@ -1,4 +1,4 @@
-"""A TrainingSweep as an API server hands it over: typed, or what is wrong with it. No object makes this raise."""
+"""Decode a TrainingSweep as an API server returns it, or report what is wrong with it. No object makes this raise."""
 
 from collections.abc import Mapping
 from typing import Any

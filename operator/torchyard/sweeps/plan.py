@@ -38,7 +38,7 @@ SENTENCES = {
 
 
 class Problem(Struct, frozen=True):
-    """What keeps a sweep from going on until a person acts."""
+    """A problem that stops a sweep until a user acts."""
 
     reason: SweepReason
     message: str
@@ -51,7 +51,7 @@ class Suspend(Struct, frozen=True, kw_only=True):
 
 
 class SweepView(Struct, frozen=True, kw_only=True):
-    """Everything that the plan may know."""
+    """The input of the plan."""
 
     sweep: TrainingSweep
     trials: Sequence[Trial]
@@ -62,7 +62,7 @@ class SweepView(Struct, frozen=True, kw_only=True):
 
 
 class SweepPlan(Struct, frozen=True, kw_only=True):
-    """What to do now."""
+    """The output of the plan."""
 
     actions: Sequence[Action | Suspend] = ()
     status: TrainingSweepStatus
@@ -117,7 +117,7 @@ def invalid(sweep_status: TrainingSweepStatus, problem: Problem, *, generation: 
 
 
 def _searching(view: SweepView, actions: Sequence[Action | Suspend]) -> str:
-    """Return what a sweep that searches waits for, if that takes long."""
+    """Return what a running sweep waits for, if it waits for long."""
     sweep, spec = view.sweep, view.sweep.spec
     waiting = [
         trial
@@ -147,7 +147,7 @@ def _finished(spec: TrainingSweepSpec, status: TrainingSweepStatus, now: float) 
 
 
 def _changed_spec(view: SweepView) -> Problem | None:
-    """Return the problem of a sweep that another search was made of; the API server cannot compare all fields."""
+    """Return the problem of a sweep whose template was changed in fields that the API server cannot compare."""
     now = fingerprint(view.sweep.spec) if view.trials else ""
     changed = [trial for trial in view.trials if trial.record.spec not in {"", now}]
     if not changed:

@@ -1,4 +1,4 @@
-"""How trials compare at each rung: which stopped ones deserve to go on, and what a new one has to reach (pure)."""
+"""Rank trials at each rung: which stopped ones continue, and which threshold a new one has to reach (pure)."""
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterator
@@ -37,7 +37,7 @@ class Ranking:
         return after
 
     def add(self, outcome: Outcome) -> None:
-        """Take in one more outcome."""
+        """Add one more outcome."""
         reached = self._reached[self._bracket(outcome.trial)]
         if (before := self._latest.get(outcome.trial)) is not None:
             for percent, value in before.values.items():

@@ -29,7 +29,7 @@ _GROUP = re.compile(r"\(\?P<([A-Za-z_][A-Za-z0-9_]*)>")
 
 
 class TemplateRule(NamedTuple):
-    """What a job may not have as the template of trials."""
+    """A rule for the template of trials, in addition to those for jobs."""
 
     path: str
     what: str

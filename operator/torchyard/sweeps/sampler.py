@@ -47,7 +47,7 @@ class _Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Sampler:
-    """Suggests parameters in a separate process, which is started when it is needed.
+    """Suggests parameters in a separate process, which is started on demand.
 
     Args:
         limit: seconds for one suggestion; then the process is killed.

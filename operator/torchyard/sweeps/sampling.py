@@ -1,4 +1,4 @@
-"""Parameters of the next trial, from Optuna's samplers. Importing Optuna takes a second: never in an event loop.
+"""Sample the parameters of the next trial with Optuna. Importing it takes a second: never in an event loop.
 
 A sampler is made for each trial, from the outcomes that the decision uses; there is no database. Its seed is made
 of the sweep's and of the trial's number. CMA-ES alone has a state that results do not show: its former trials are asked
@@ -106,7 +106,7 @@ def _sampler(spec: TrainingSweepSpec, seed: int) -> Any:
 
 
 def _add(study: Any, spec: TrainingSweepSpec, parameters: Mapping[str, Any], outcome: Outcome) -> None:
-    """Add a trial that has ended. One without a value has taught nothing but that it failed."""
+    """Add a trial that has ended; one without a value is added as failed."""
     import optuna  # noqa: PLC0415
 
     states = optuna.trial.TrialState

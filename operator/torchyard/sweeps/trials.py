@@ -144,7 +144,7 @@ def without_program(template: TrainingJobSpec, why: str) -> TrainingJobSpec:
 def edited(
     job: TrainingJob, *, suspend: bool, unit: Unit | None = None, values: dict[str, float] | None = None
 ) -> TrainingJob:
-    """Return the job of a trial that is stopped or goes on, and that stores why.
+    """Return the job of a trial that is stopped or continued, with the decision stored in it.
 
     Args:
         job: of the trial.

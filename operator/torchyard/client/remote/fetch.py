@@ -1,4 +1,4 @@
-"""Files of a job's checkpoint folder, streamed as a tar out of a pod that sees it, or of all where each has its own."""
+"""Fetch a job's checkpoint folder as a tar stream from a pod that sees it, or from all pods if each has its own."""
 
 import asyncio
 import contextlib
@@ -75,10 +75,10 @@ MOST_LISTED = 1024 * 1024
 
 
 async def contents(remote: Remote, name: str) -> list[Artifact]:
-    """Return what can be fetched of a job, as the first pod that sees its checkpoint folder has it.
+    """Return the artifacts of a job, read through the first pod with access to its checkpoint folder.
 
     Raises:
-        TorchYardError: no pod can be had that sees it.
+        TorchYardError: no pod has access to it.
     """
     return await _once_pods_are_known(lambda: _contents(remote, name))
 

@@ -33,7 +33,7 @@ def job_path(remote: Remote, name: str) -> str:
     """Return the path of one job.
 
     Raises:
-        TorchYardError: this is no name. To delete the job of an empty one would be to delete every job there is.
+        TorchYardError: the name is invalid. Deleting the path of an empty name would delete every job.
     """
     if not _NAME.fullmatch(name):
         raise TorchYardError(f"{name!r} is no name of a TrainingJob", f"`torchyard ps{remote.flags}` lists them")
@@ -76,7 +76,7 @@ async def get_pages(remote: Remote, path: str, **selectors: str) -> list[Documen
 
 
 async def create(remote: Remote, document: Mapping[str, Any]) -> Document:
-    """Create a job; a field that the server does not know is refused, not dropped."""
+    """Create a job; the server rejects unknown fields instead of dropping them."""
     params = {"fieldManager": "torchyard", "fieldValidation": "Strict"}
     return _document(await remote.api.request("POST", jobs_path(remote.namespace), params=params, body=document))
 
@@ -95,7 +95,7 @@ async def delete(remote: Remote, name: str) -> None:
 
 
 async def events(remote: Remote, job: TrainingJob) -> list[Event]:
-    """Return what happened to a job, oldest first."""
+    """Return the events of a job, oldest first."""
     params = {"fieldSelector": f"involvedObject.uid={job.metadata.uid}"}
     answer = await remote.api.request("GET", f"/api/v1/namespaces/{remote.namespace}/events", params=params)
     listed = _document(answer).get("items") or []
@@ -133,7 +133,7 @@ async def pods(remote: Remote, job: TrainingJob) -> list[Pod]:
 
 
 def typed(document: Document) -> TrainingJob:
-    """Return a job to show; of one that the operator cannot run, what can be shown of it."""
+    """Return a job for display; for an invalid one, the parts that can be read."""
     job = parse_job(document)
     if isinstance(job, TrainingJob):
         return job

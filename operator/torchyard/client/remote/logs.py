@@ -1,4 +1,4 @@
-"""The output of all ranks of a job, merged from the logs of its pods; the rank that failed first in front."""
+"""The output of all ranks of a job, merged from the logs of its pods, starting with the rank that failed first."""
 
 import asyncio
 import contextlib
@@ -30,10 +30,10 @@ Wanted = Callable[[LogLine], bool]
 async def read(
     remote: Remote, name: str, notice: Notice, uid: str = "", *, rank: int | None, follow: bool, tail: int | None
 ) -> AsyncIterator[LogLine]:
-    """Yield what the ranks wrote; with `follow`, go on until the job is over, through new rounds and pods.
+    """Yield the output of the ranks; with `follow`, until the job is over, through new rounds and pods.
 
     Raises:
-        TorchYardError: a rank is asked for where the output does not tell ranks apart.
+        TorchYardError: a rank is requested, but the output does not distinguish ranks.
     """
     job = jobs.typed(await jobs.get(remote, name))
     agent = job.spec.launcher.kind == "agent"
@@ -151,7 +151,7 @@ class LogFollower:
         name: of the job.
         notice: is called where the logs cannot be read for now.
         tail: of what is there already, only so many lines of each rank.
-        uid: of the job; another one of its name is not followed.
+        uid: of the job; later jobs with the same name are not followed.
         agent: whether its pods have one.
     """
 

@@ -29,7 +29,7 @@ async def ask_for_profile(remote: Remote, name: str, wish: str, *, replace: bool
     """Write the request into every running pod; return how many there are.
 
     Raises:
-        TorchYardError: none runs, the program would not hear or has no such rank, or an earlier wish would be lost.
+        TorchYardError: no pod runs, the program does not support it or has no such rank, or a request is pending.
     """
     job = jobs.typed(await jobs.get(remote, name))
     refuse_deaf(job)

@@ -1,4 +1,4 @@
-"""Which cluster and namespace a command speaks to, and what that cluster's refusals mean to a person."""
+"""The cluster and namespace of a command, and its errors in the words of TorchYard."""
 
 import asyncio
 import contextlib
@@ -39,7 +39,7 @@ async def connection(context: str | None, namespace: str | None) -> AsyncIterato
     """Connect to a cluster; its errors become `TorchYardError` in this block.
 
     Raises:
-        TorchYardError: there is no cluster, it does not answer, or it refuses; or nothing can be called like that.
+        TorchYardError: there is no cluster, it does not answer or rejects the request, or the name is invalid.
     """
     if namespace and not re.fullmatch(DNS_LABEL_PATTERN, namespace):
         raise TorchYardError(f"-n {namespace!r} is no name of a namespace", "`kubectl get namespaces` lists them")
@@ -56,7 +56,7 @@ async def connection(context: str | None, namespace: str | None) -> AsyncIterato
 
 @contextlib.contextmanager
 def translated(remote: Remote) -> Iterator[None]:
-    """Turn what a cluster answers in this block into errors that name the fix."""
+    """Translate errors of the cluster in this block into errors that name the fix."""
     try:
         yield
     except Unavailable as error:

@@ -81,7 +81,7 @@ def _is_trial(provenance: TrialProvenance, sweep: TrainingSweep, document: Mappi
 
 
 async def create(remote: Remote, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Create a sweep; a field that the server does not know is refused, not dropped."""
+    """Create a sweep; the server rejects unknown fields instead of dropping them."""
     params = {"fieldManager": "torchyard", "fieldValidation": "Strict"}
     answer = await remote.api.request("POST", sweeps_path(remote), params=params, body=document)
     kept: dict[str, Any] = msgspec.json.decode(answer)
@@ -115,7 +115,7 @@ async def delete(remote: Remote, name: str) -> None:
 
 
 def missing(remote: Remote, name: str, error: NotFound) -> TorchYardError:
-    """Return what a 404 says: no such sweep, or a cluster that does not know sweeps."""
+    """Return the error for a 404: there is no such sweep, or the cluster has no TrainingSweep resource."""
     if error.details.name == name:
         return NotFoundError(f"there is no sweep {name!r} in {remote.where}", "`kubectl get trainingsweeps` lists them")
     return TorchYardError(f"TrainingSweeps are not installed in {remote.context}", "see docs/installation.md")
