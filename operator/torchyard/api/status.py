@@ -318,9 +318,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     state: Annotated[State, doc("State of the job; empty only until the operator has seen it.")] = State.NEW
     reason: Annotated[Reason, doc("Why the job is in this state: one CamelCase reason code.")] = NO_REASON
     message: Annotated[str, doc("One sentence: dominant cause, evidence, next step.")] = ""
-    conditions: Annotated[
-        list[Condition], doc("Conditions; the operator sets all of them when it first sees the job.")
-    ] = field(default_factory=list)
+    conditions: Annotated[list[Condition], doc("Conditions; all are set from the start.")] = field(default_factory=list)
     nodes: Annotated[Nodes, doc("Pods of the gang.")] = field(default_factory=Nodes)
     round: Annotated[int, doc("Newest round; 0 before the first.")] = 0
     incarnation: Annotated[int, doc("Number that increases when pods are replaced; part of the names of pods.")] = 0
@@ -338,9 +336,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
         dict[str, str],
         doc("Ranks of the newest round by the device that they train on, as ranges: cuda:0 NVIDIA H100: 0,8."),
     ] = field(default_factory=dict)
-    batch: Annotated[
-        Batch | None, doc("How a built-in workload divides the samples of a step, from the newest report.")
-    ] = None
+    batch: Annotated[Batch | None, doc("How built-in workloads divide the samples of a step.")] = None
     environment: Annotated[
         str,
         doc("Digest of Python, packages and code of the newest round, as in environment.json of its checkpoints."),
