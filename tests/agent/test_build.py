@@ -16,7 +16,7 @@ PACKAGE = Path(torchyard_agent.__file__).parent
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
 
-def test_the_same_sources_give_the_same_bytes_wherever_whenever_and_under_whatever_name_it_is_built(tmp_path):
+def test_the_same_sources_build_the_same_bytes_whatever_the_folder_time_and_name(tmp_path):
     for number, zone in enumerate(("UTC", "Asia/Tokyo")):
         folder = tmp_path / f"far-{number}"
         folder.mkdir()

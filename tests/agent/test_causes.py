@@ -43,7 +43,7 @@ def test_failures_that_only_say_a_peer_went_away_are_secondary(exception, messag
 
 
 @pytest.mark.parametrize(("code", "written", "classified"), [(76, 76, True), (76, 1, False), (70, None, False)])
-def test_a_code_means_what_our_table_says_only_where_a_failure_file_names_it(code, written, classified):
+def test_an_exit_code_is_classified_only_if_a_failure_file_names_it(code, written, classified):
     found = cause(code=code, found={"code": written} if written else None)
     assert found["classified"] is classified
     assert found["secondary"] is classified
@@ -197,7 +197,7 @@ def test_why_a_round_ended_is_reported_in_any_language_together_with_reports_and
     assert (kept["reports"], kept["gpus"], kept["notices"]) == (body["reports"], body["gpus"], body["notices"])
 
 
-def test_what_a_program_printed_is_cut_like_what_it_wrote():
+def test_a_failure_is_truncated_to_fit_a_request_and_the_termination_log():
     bounded = failure.bounded({**cause(), "traceback": "字" * 9000 + "the end", "exception": "E" * 9000})
     assert len(bounded["traceback"].encode()) <= 4000
     assert bounded["traceback"].endswith("the end")

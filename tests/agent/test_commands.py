@@ -118,7 +118,7 @@ def test_dump_shows_the_stack_of_every_worker_while_they_hang_in_c(node, script,
     assert node.workers(2) == before
 
 
-def test_training_goes_on_while_the_operator_is_away(pod, script, until, tmp_path, listen):
+def test_training_continues_while_the_operator_is_down(pod, script, until, tmp_path, listen):
     go = tmp_path / "go"
     program = (
         f"import os, time\nprint('waiting', flush=True)\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
@@ -148,7 +148,7 @@ def test_a_finished_pod_without_an_operator_exits_0_by_itself(pod, intake):
     assert one.exited() == 0
 
 
-def test_a_refused_token_is_said_once_and_tried_again_with_the_new_token(pod, listen, until):
+def test_a_rejected_token_is_logged_once_and_the_new_one_is_tried(pod, listen, until):
     intake = listen()
     intake.refuse["pod-0"] = (401, {"error": "unauthorized"})
     one = pod("true", intake=intake)
@@ -169,7 +169,7 @@ def test_a_newer_instance_of_the_pod_makes_this_one_leave_with_its_workers(pod, 
     assert not alive(worker)
 
 
-def test_kill_9_of_the_agent_takes_workers_and_what_they_started_along(pod, script, until, alive, tmp_path):
+def test_kill_9_of_the_agent_ends_its_workers_and_their_child_processes(pod, script, until, alive, tmp_path):
     program = script(
         "import os, subprocess, time\n"
         "child = subprocess.Popen(['sleep', '600'])\n"

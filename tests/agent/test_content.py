@@ -27,7 +27,7 @@ def digest(folders=(), variables=(), env=None, seed="uid"):
     return Content(seed, folders, variables, env or {}).latest(idle=True)
 
 
-def test_two_pods_that_read_the_same_have_the_same_digest_whatever_the_kubelet_calls_its_folders(mounted):
+def test_pods_with_the_same_files_have_the_same_digest_whatever_the_names_of_the_kubelets_folders(mounted):
     before = digest([mounted])
     edit(mounted, "0.1")
     assert digest([mounted]) == before
@@ -51,7 +51,7 @@ def test_a_variable_counts_with_the_value_that_this_container_got(mounted):
     assert digest((), [mounted], {"lr": "0.1"}) == first
 
 
-def test_what_is_read_is_not_read_again_while_a_round_runs(mounted, monkeypatch):
+def test_content_is_not_read_again_while_a_round_runs(mounted, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("torchyard_agent.control.content.time.monotonic", lambda: now[0])
     content = Content("uid", [mounted], [], {})

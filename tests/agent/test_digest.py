@@ -30,7 +30,7 @@ def test_the_users_frames_come_first_and_output_before_the_error_stays():
     ]
 
 
-def test_a_traceback_that_is_not_in_the_log_is_taken_from_the_failure_file():
+def test_a_traceback_that_is_not_in_the_log_is_read_from_the_failure_file():
     found = digest("\n".join(TRACE), ["epoch 1"], 20)
     assert found[1] == '  File "/work/train.py", line 31, in main'
 

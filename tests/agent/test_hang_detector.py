@@ -50,7 +50,7 @@ def looked(standstill, until, of, every=1.0):
     return None
 
 
-def test_who_stands_still_for_the_limit_is_found_and_who_moves_is_not():
+def test_a_rank_without_progress_for_the_limit_hangs_and_one_with_progress_does_not():
     found = looked(HangDetector(30), 100, lambda now: [report(0, 1 + int(now)), report(1, 1 + min(10, int(now)))])
     assert found == (40, {1: 30})
 
@@ -92,7 +92,7 @@ def test_the_cause_is_the_rank_that_waits_for_no_other_then_the_one_behind():
     assert found.message == "no step for 30 s after step 7, at train.py:40 in main, waiting for other ranks"
 
 
-def test_who_waits_for_others_is_found_later_once():
+def test_ranks_that_wait_for_others_are_reported_later_and_once():
     standstill = HangDetector(30)
     assert looked(standstill, 100, lambda _: [report(0, 1)]) == (30, {0: 30})
     assert standstill.wait_for_others()
@@ -103,7 +103,7 @@ def test_who_waits_for_others_is_found_later_once():
 
 
 @pytest.mark.parametrize(("phase", "slowest", "limit"), [("step", 1, 600), ("step", 60, 1200), ("eval", 1, 1800)])
-def test_what_is_unusually_long_is_reported_also_without_a_limit(phase, slowest, limit):
+def test_an_unusually_long_pause_is_reported_without_a_limit(phase, slowest, limit):
     standstill = HangDetector(None)
     steps = range(0, 5 * slowest, slowest)
     for now in range(5 * slowest + 2 * limit):

@@ -56,13 +56,13 @@ def test_text_arrives_byte_for_byte_in_any_locale(agent_pyz, tmp_path, locale):
         ({"TORCHYARD_FILES": "{"}, "must be a JSON object"),
     ],
 )
-def test_what_is_missing_or_strange_is_refused(env, says):
+def test_missing_or_invalid_arguments_are_rejected(env, says):
     with pytest.raises(ValueError) as refused:
         files(env)
     assert says in str(refused.value)
 
 
-def test_a_wrong_command_line_says_the_right_one(agent_pyz, tmp_path):
+def test_the_error_for_a_wrong_command_line_shows_the_right_one(agent_pyz, tmp_path):
     done = installed(agent_pyz, "--into", tmp_path)
     assert done.returncode == 64
     assert "python torchyard-agent.pyz install --to DIR" in done.stderr

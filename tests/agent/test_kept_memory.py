@@ -38,7 +38,7 @@ def test_a_warm_worker_keeps_its_memory(node, script):
     [({}, "kept"), (A_VARIABLE, "given back"), (A_TUNABLE, "given back")],
     ids=["by default", "the user's variable wins", "the user's tunable wins"],
 )
-def test_a_fresh_process_keeps_its_memory_unless_the_user_says_otherwise(pod, script, own, said):
+def test_a_cold_worker_keeps_freed_memory_unless_the_user_configures_malloc(pod, script, own, said):
     one = pod(sys.executable, script(PROBE), CUDA_VISIBLE_DEVICES="", **own)
     one.ready()
     one.run()

@@ -43,7 +43,7 @@ def expected(agent):
     return [lowest, lowest + round((1000 - lowest) * 0.5), 1000]
 
 
-def test_a_warm_worker_goes_before_its_launcher_and_both_before_the_zygote(node, script):
+def test_the_kernel_kills_a_warm_worker_before_its_launcher_and_both_before_the_zygote(node, script):
     node.run(program=script(HOLDS))
     worker = node.workers(1)["0"]
     launcher = parent(worker)
@@ -57,7 +57,7 @@ def test_a_warm_worker_goes_before_its_launcher_and_both_before_the_zygote(node,
 
 
 @pytest.mark.parametrize("torchrun", [True, False], ids=["torchrun", "plain"])
-def test_a_cold_worker_goes_before_its_launcher(pod, script, torchrun):
+def test_the_kernel_kills_a_cold_worker_before_its_launcher(pod, script, torchrun):
     program = script(HOLDS)
     command = ("torchrun", program) if torchrun else (sys.executable, program)
     one = pod(*command, TORCHYARD_WARM_START="0")

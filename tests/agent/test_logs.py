@@ -36,7 +36,7 @@ def test_a_rank_log_keeps_last_lines_bounded_survives_rotation_and_starts_where_
 MEBIBYTE = 1 << 20
 
 
-def test_a_program_that_floods_its_log_keeps_its_last_words_within_bounded_reading(tmp_path):
+def test_the_last_lines_of_a_flooded_log_are_kept_and_reading_is_bounded(tmp_path):
     log, path = RankLog(tmp_path, 0), tmp_path / "rank-0.log"
     path.write_bytes(b"loss=1\n" * MEBIBYTE + b"." * (3 * MEBIBYTE) + b"\nRuntimeError: why it ended")
     assert log.finish()[-1] == "RuntimeError: why it ended"
@@ -44,7 +44,7 @@ def test_a_program_that_floods_its_log_keeps_its_last_words_within_bounded_readi
     assert log.follow() == []
 
 
-def test_a_log_written_faster_than_it_is_read_is_still_cut_and_what_is_skipped_is_counted(tmp_path, monkeypatch):
+def test_a_log_written_faster_than_it_is_read_is_truncated_and_skipped_lines_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("torchyard_agent.telemetry.logs.ROTATE_BYTES", 3 * MEBIBYTE)
     log, path = RankLog(tmp_path, 0), tmp_path / "rank-0.log"
     with path.open("ab", buffering=0) as file:

@@ -45,7 +45,7 @@ def group(request, tmp_path):
     return Group(tmp_path, version=version, inside=inside)
 
 
-def test_a_kill_counts_for_what_died_at_that_time(group):
+def test_an_oom_kill_is_attributed_to_the_process_that_died_at_that_time(group):
     group.memory.follow()
     assert not group.memory.killed_about(time.time())
     group.kill(1)
@@ -86,6 +86,6 @@ def test_without_control_groups_nothing_is_known(tmp_path):
         (139, "killed by SIGSEGV", False),
     ],
 )
-def test_only_what_sigkill_ended_can_be_a_kill_of_the_kernels(code, message, expected):
+def test_only_a_process_that_sigkill_ended_can_be_an_oom_kill(code, message, expected):
     record = failure.record(rank=0, local_rank=0, pid=1, code=code, time=1.0, found={"message": message})
     assert failure.is_sigkill(record) is expected

@@ -29,7 +29,7 @@ WHOLE = {"loss@10%": 1.0, "loss@30%": 1 / 3, "loss@90%": 1 / 9}
         pytest.param(STEPS, None, {}, id="no total"),
     ],
 )
-def test_what_a_program_prints_is_kept_at_each_percent(tmp_path, matches, total, kept):
+def test_printed_metrics_are_kept_at_each_milestone(tmp_path, matches, total, kept):
     reports = Reports(tmp_path, 1, 0, 1, milestones=LOSS, total_steps=total)
     for match in matches:
         reports.add(0, from_patterns(match), lines=1)

@@ -47,7 +47,7 @@ def found(folder, *, alone=True):
     return evidence.found(folder, 0, 7, 100.0, alone=alone)
 
 
-def test_the_word_of_the_program_wins_then_the_exception_of_the_worker_itself(tmp_path):
+def test_the_programs_own_failure_file_precedes_the_workers_exception(tmp_path):
     wrote(tmp_path, "failure.0.8.json", message="of a helper")
     wrote(tmp_path, "failure.0.7.json", message="of the worker")
     assert found(tmp_path)["message"] == "of the worker"
@@ -63,7 +63,7 @@ WRAPPERS = (
 
 
 @pytest.mark.parametrize("wrapper", [None, *WRAPPERS])
-def test_what_a_launcher_raises_or_a_shell_returns_gives_way_to_the_exception_of_the_program(tmp_path, wrapper):
+def test_the_exception_of_a_program_precedes_that_of_its_launcher_or_the_exit_code_of_its_shell(tmp_path, wrapper):
     if wrapper:
         wrote(tmp_path, "failure.0.7.json", exception=wrapper, message="it failed")
     wrote(tmp_path, "failure.0.8.json", exception="RuntimeError", message="Connection closed by peer", time=98.0)
@@ -101,7 +101,7 @@ def test_the_exception_that_a_spawned_process_raised_is_read_from_the_one_that_q
 
 
 @pytest.mark.e2e
-def test_a_shell_gives_its_program_the_whole_grace_and_what_came_of_it_is_reported(pod, script, until):
+def test_a_program_below_a_shell_has_the_whole_grace_period_and_its_answer_is_reported(pod, script, until):
     one = pod("sh", "-c", f"{sys.executable} {script(SAVES_SLOWLY)}; echo the shell goes on")
     one.ready()
     one.run()
@@ -117,7 +117,7 @@ def test_a_shell_gives_its_program_the_whole_grace_and_what_came_of_it_is_report
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(("trap", "answer"), [("trap '' TERM; ", "deaf"), ("trap : TERM; ", "killed")])
-def test_a_program_that_does_not_end_is_not_said_to_have_saved(pod, trap, answer):
+def test_a_program_that_does_not_exit_is_not_reported_as_saved(pod, trap, answer):
     one = pod("sh", "-c", trap + "echo waiting; while :; do sleep 0.1; done")
     one.ready()
     one.run()

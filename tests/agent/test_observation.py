@@ -30,7 +30,7 @@ GROUP = "import torch.distributed\ntorch.distributed.init_process_group('gloo')\
     ],
     ids=["no group", "one process", "group", "group later", "group destroyed", "another transport"],
 )
-def test_ranks_that_make_steps_without_a_process_group_say_so(node, script, program, procs, alone):
+def test_ranks_that_make_steps_without_a_process_group_are_reported(node, script, program, procs, alone):
     node.run(procs=procs, program=script(STEPS + program))
     assert node.ended()["code"] == 0
     reports = node.intake.state(node.name)["reports"]
@@ -38,7 +38,7 @@ def test_ranks_that_make_steps_without_a_process_group_say_so(node, script, prog
     assert ["aloneSeconds" in report for report in reports] == [alone] * procs
 
 
-def test_a_program_that_only_reports_says_nothing_of_either(node, script):
+def test_a_program_that_only_reports_has_neither_device_nor_alone_seconds(node, script):
     node.run(procs=2, program=script("from torchyard_agent import report\nreport(step=3)"))
     assert node.ended()["code"] == 0
     for report in node.intake.state(node.name)["reports"]:

@@ -18,7 +18,7 @@ def train(folder, text):
     (folder / "DONE").write_text(text)
 
 
-def test_a_new_folder_belongs_to_its_job_and_every_pod_of_it_finds_it_so(folder):
+def test_a_new_folder_belongs_to_its_job_for_all_of_its_pods(folder):
     assert take(folder, "first", go_on=False) is None
     train(folder, "first")
     assert take(folder, "first", go_on=False) is None
@@ -26,7 +26,7 @@ def test_a_new_folder_belongs_to_its_job_and_every_pod_of_it_finds_it_so(folder)
     assert (folder / "DONE").read_text() == "first"
 
 
-def test_a_job_of_the_same_name_starts_over_and_finds_what_the_former_ones_left(folder):
+def test_a_job_of_the_same_name_starts_over_and_the_former_folders_are_kept_aside(folder):
     for number, uid in enumerate(("first", "second", "third")):
         said = take(folder, uid, go_on=False)
         assert [path.name for path in folder.iterdir()] == [OWNER_FILE]
@@ -37,7 +37,7 @@ def test_a_job_of_the_same_name_starts_over_and_finds_what_the_former_ones_left(
             assert (old / "step-00000300" / "weights").read_text() == ("first", "second")[number - 1]
 
 
-def test_a_job_that_asks_for_it_goes_on_from_the_former_one_and_says_so(folder):
+def test_a_job_may_continue_in_the_folder_of_a_former_one_with_a_notice(folder):
     take(folder, "first", go_on=True)
     train(folder, "first")
     assert "goes on from the files in" in take(folder, "second", go_on=True)
@@ -53,7 +53,7 @@ def test_files_that_no_agent_has_looked_at_are_gone_on_from_and_named(folder):
     assert (folder / "weights").exists()
 
 
-def test_an_empty_folder_of_a_former_job_is_taken_without_a_word(folder):
+def test_an_empty_folder_of_a_former_job_is_used_without_a_notice(folder):
     take(folder, "first", go_on=False)
     assert take(folder, "second", go_on=False) is None
     assert not folder.with_name("cvrp-old-1").exists()

@@ -48,7 +48,7 @@ def test_the_agent_runs_a_plain_command_on_every_python_at_hand(pod, version, py
 
 
 @pytest.mark.parametrize(("version", "python"), interpreters()[:1])
-def test_torchrun_where_no_torch_is_installed_says_so_with_127(pod, script, tmp_path, version, python):
+def test_torchrun_without_torch_ends_with_127_and_a_message(pod, script, tmp_path, version, python):
     shim = tmp_path / "torchrun"
     shim.write_text(f"#!{python}\n")
     shim.chmod(0o755)
@@ -64,7 +64,7 @@ def test_torchrun_where_no_torch_is_installed_says_so_with_127(pod, script, tmp_
 @pytest.mark.parametrize(
     ("name", "code", "words"), [("nowhere", 127, "No such file"), ("data", 126, "Permission denied")]
 )
-def test_a_command_that_cannot_start_is_127_or_126_and_says_why(pod, tmp_path, name, code, words):
+def test_a_command_that_cannot_start_ends_with_127_or_126_and_a_message(pod, tmp_path, name, code, words):
     (tmp_path / "data").write_text("not a program")
     one = pod(tmp_path / name)
     one.ready()
@@ -111,7 +111,7 @@ def test_wrong_settings_are_exit_64_and_name_the_variable(agent_pyz):
         assert "Traceback" not in done.stderr
 
 
-def test_zero_without_the_completion_marker_is_a_failure_that_says_so(pod, tmp_path):
+def test_exit_code_0_without_the_completion_file_is_a_failure_with_a_message(pod, tmp_path):
     one = pod("true", TORCHYARD_CHECKPOINT_DIR=str(tmp_path), TORCHYARD_COMPLETION_FILE="DONE")
     one.ready()
     one.run()

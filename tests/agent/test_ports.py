@@ -44,7 +44,7 @@ def test_no_outgoing_connection_is_given_the_port():
 
 
 @pytest.mark.e2e
-def test_a_round_whose_port_is_taken_says_so(node, script):
+def test_a_round_whose_port_is_in_use_fails_with_a_message(node, script):
     with socket.create_server(("127.0.0.1", 0)) as other:
         node.run(program=script("print(1)"), port=other.getsockname()[1])
         ended = node.ended()

@@ -82,7 +82,7 @@ def test_a_program_ends_as_python_ends_it(node, script, program):
     ids=["atexit", "threading"],
 )
 @pytest.mark.parametrize("code", [0, 3])
-def test_what_fails_after_the_program_is_reported_and_changes_no_exit_code(node, script, failing, code):
+def test_errors_after_the_end_of_the_program_are_reported_and_keep_its_exit_code(node, script, failing, code):
     path = script(f"{POOL}{failing}sys.exit({code})\n")
     node.run(program=path)
     ended = node.ended()
@@ -92,7 +92,7 @@ def test_what_fails_after_the_program_is_reported_and_changes_no_exit_code(node,
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_a_file_that_is_left_open_holds_what_was_written(node, script, tmp_path, code):
+def test_a_file_that_a_program_leaves_open_is_written_completely(node, script, tmp_path, code):
     losses = tmp_path / "losses.csv"
     program = f"""
 import sys
@@ -169,7 +169,7 @@ def test_a_restarted_program_can_count_its_restarts(node, script):
     assert node.log() == f"{node.round - 1}\n"
 
 
-def test_what_a_program_sets_too_late_for_a_warm_start_is_noticed(node, script):
+def test_variables_that_a_program_sets_too_late_for_a_warm_start_cause_a_notice(node, script):
     program = "import os\nos.environ.update(OMP_PROC_BIND='true', OMP_NUM_THREADS='1')\nimport torch\n"
     node.run(program=script(program))
     assert node.ended()["code"] == 0

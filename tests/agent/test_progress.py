@@ -112,14 +112,14 @@ def test_report_of_a_script_is_shown_whole(node, script):
 
 
 @pytest.mark.parametrize(("value", "kind"), [("{'loss': 1.0}", "dict"), ("[1, 2]", "list"), ("'x'", "str")])
-def test_a_metric_that_is_no_number_is_named_with_what_to_write(monkeypatch, tmp_path, value, kind):
+def test_a_metric_that_is_not_a_number_is_an_error_with_a_fix(monkeypatch, tmp_path, value, kind):
     monkeypatch.setenv("TORCHYARD_ROUND", "1")
     monkeypatch.setenv("TORCHYARD_RUN_DIR", str(tmp_path))
     with pytest.raises(TypeError, match=rf"report\(\): metrics is no number but {kind} .*: report\(step=3, loss=0.7\)"):
         report(3, metrics=ast.literal_eval(value))
 
 
-def test_metric_patterns_read_what_any_program_prints(pod, tmp_path):
+def test_metric_patterns_match_the_output_of_any_program(pod, tmp_path):
     pattern = r"step (?P<step>\d+)/(?P<total_steps>\d+) loss=(?P<loss>[\d.eE+-]+)"
     one = pod(
         "sh",
@@ -138,7 +138,7 @@ def test_metric_patterns_read_what_any_program_prints(pod, tmp_path):
     assert stored == '{"step": 41, "loss": 1.5}\n{"step": 42, "loss": 0.125}\n'
 
 
-def test_a_program_that_says_no_step_shows_its_metrics_at_the_number_of_lines(pod):
+def test_metrics_of_a_program_without_steps_count_matching_lines(pod):
     one = pod("sh", "-c", "echo loss=3; echo other; echo loss=2", TORCHYARD_METRIC_PATTERNS='["loss=(?P<loss>.*)"]')
     one.ready()
     one.run()

@@ -31,7 +31,7 @@ async def test_a_record_is_written_beside_the_checkpoints_with_its_digest(tmp_pa
 
 
 @pytest.mark.parametrize("program", ["exit 1", "echo not JSON", "echo '[1'"])
-async def test_what_cannot_be_recorded_changes_nothing_else(tmp_path, caplog, program):
+async def test_a_record_that_cannot_be_written_affects_nothing_else(tmp_path, caplog, program):
     interpreter = tmp_path / "python"
     interpreter.write_text(f"#!/bin/sh\n{program}\n")
     interpreter.chmod(0o755)

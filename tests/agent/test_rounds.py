@@ -44,7 +44,7 @@ def test_an_exit_code_is_kept(node, script):
     assert (ended["code"], ended["failure"]["rank"], ended["failure"]["code"]) == (42, 1, 42)
 
 
-def test_a_failure_carries_its_exception_and_what_matters_of_the_traceback_and_the_log(node, script):
+def test_a_failure_has_its_exception_and_the_relevant_parts_of_traceback_and_log(node, script):
     program = "class Odd(Exception):\n    pass\nif rank == 1:\n    raise Odd('step 7 is odd')\ndist.all_reduce(ones)\n"
     node.run(procs=2, program=script(REDUCE + program))
     ended = node.ended()
@@ -69,7 +69,7 @@ def test_kill_9_of_a_worker_is_137_of_that_worker_and_the_next_round_starts_in_p
     assert node.status()["warm"]
 
 
-def test_stop_ends_workers_that_ignore_sigterm_and_what_they_started(node, script, until, alive, tmp_path):
+def test_stop_ends_workers_that_ignore_sigterm_and_their_child_processes(node, script, until, alive, tmp_path):
     child = tmp_path / "child"
     program = (
         "import signal, subprocess, time\n"
@@ -90,7 +90,7 @@ def test_stop_ends_workers_that_ignore_sigterm_and_what_they_started(node, scrip
     assert not alive(int(child.read_text()))
 
 
-def test_an_older_round_is_ignored_and_a_newer_one_replaces_what_runs(node, script, until):
+def test_an_older_round_is_ignored_and_a_newer_one_replaces_the_running_one(node, script, until):
     def heard():
         return node.wait_for(lambda state: state["revision"] == node.intake.commands[node.name][0])
 
@@ -141,7 +141,7 @@ def test_cold_start_runs_the_same_command_as_plain_torchrun_processes(pod, scrip
     assert one.log(0) == "sum 2.0\n"
 
 
-def test_a_preload_that_starts_threads_or_fails_falls_back_to_a_cold_start_and_says_so(pod, script, tmp_path):
+def test_a_preload_that_starts_threads_or_fails_leads_to_a_cold_start_with_a_notice(pod, script, tmp_path):
     (tmp_path / "threads.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     )
@@ -212,7 +212,7 @@ def test_a_missing_script_or_module_is_127_and_named(pod, warm, words, missing):
     assert missing in ended["failure"]["message"]
 
 
-def test_wrong_torchrun_options_are_64_with_the_message_of_its_parser(pod, script):
+def test_wrong_torchrun_options_end_with_64_and_the_message_of_torchruns_parser(pod, script):
     train = script("print(1)")
     for warm, words, said in (
         ("1", ["--bogus", train], "unrecognized arguments: --bogus"),

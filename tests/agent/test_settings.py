@@ -52,7 +52,7 @@ def test_defaults_are_those_of_the_protocol():
     assert str(read.log_dir) == "/run/torchyard/logs"
 
 
-def test_what_two_variables_hold_takes_its_place_among_the_others():
+def test_the_variables_in_the_two_json_variables_join_the_environment():
     env = {"A": "image", "B": "image", "TORCHYARD_ENV": '{"A": "job", "C": "job"}'}
     env["TORCHYARD_ENV_DEFAULTS"] = '{"A": "default", "B": "default", "C": "default", "D": "default"}'
     unpack(env)

@@ -28,7 +28,7 @@ def sync(tmp_path, intake, until):
     one.close()
 
 
-def test_what_an_agent_says_after_a_command_is_what_came_of_it(sync, intake):
+def test_the_request_after_a_command_reports_its_result(sync, intake):
     """Else its `ready` of before could be taken for one that has the round behind it."""
     with intake.changed:  # what must not come has the time to
         intake.changed.wait_for(lambda: intake.state("pod-0")["revision"] == sync.revision, 0.5)
@@ -37,7 +37,7 @@ def test_what_an_agent_says_after_a_command_is_what_came_of_it(sync, intake):
     assert {each["state"] for each in intake.requests["pod-0"] if each["revision"] == sync.revision} == {"running"}
 
 
-def test_an_agent_that_takes_long_to_obey_goes_on_being_heard(sync, intake):
+def test_an_agent_that_executes_a_slow_command_keeps_reporting(sync, intake):
     before = intake.state("pod-0")["sequence"]
     said = intake.wait_for("pod-0", lambda state: state["sequence"] > before)
     assert (said["state"], said["revision"] < sync.revision) == ("ready", True)

@@ -19,7 +19,7 @@ def test_a_process_is_listed_with_the_name_and_the_command_line_it_gives_itself(
     assert found == "ty-rank-3 ['python', '-u', 'train.py', '--lr', '1']\n"
 
 
-def test_what_does_not_fit_is_cut() -> None:
+def test_a_name_or_command_line_that_does_not_fit_is_truncated() -> None:
     found = shown("name_process('a name that is too long', ['x' * 100_000])", "a", "b")
     name, _, line = found.partition(" ['")
     assert name == "a name that is"
@@ -28,7 +28,7 @@ def test_what_does_not_fit_is_cut() -> None:
 
 
 @pytest.mark.parametrize("words", ["['ü']", "[]", "['']"])
-def test_any_words_will_do(words: str) -> None:
+def test_any_command_line_can_be_shown(words: str) -> None:
     assert shown(f"name_process('ty', {words})").startswith("ty ")
 
 

@@ -64,7 +64,7 @@ def zygote(tmp_path):
         each.close()
 
 
-def test_what_takes_long_is_imported_after_it_is_ready_and_it_forks_then(zygote):
+def test_slow_imports_happen_after_the_zygote_is_ready_and_forks_still_work(zygote):
     one = zygote("torch._dynamo")
     assert one.told("ready")
     one.imports("torch._dynamo")

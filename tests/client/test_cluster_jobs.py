@@ -101,7 +101,7 @@ async def test_another_job_of_the_same_name_is_not_this_one(server):
         await job.status()
 
 
-async def test_what_the_cluster_rejects_names_the_fix(server):
+async def test_the_error_for_a_job_that_the_cluster_rejects_names_the_fix(server):
     with pytest.raises(ty.NotFoundError, match="there is no TrainingJob 'missing' in namespace team"):
         await ty.aio.get_job("missing", namespace="team")
     with pytest.raises(ty.TorchYardError, match=r"there is a TrainingJob 'cvrp' in namespace taken .* already"):

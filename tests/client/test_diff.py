@@ -59,7 +59,7 @@ def spec(lr=1, **fields):
     return {"script": SCRIPT.format(lr=lr), "nodes": 2, "env": [{"name": "TOKEN", "value": f"secret{lr}"}], **fields}
 
 
-def test_every_section_shows_what_differs(home, capsys):
+def test_every_section_shows_its_differences(home, capsys):
     run(home, "one", spec())
     status = {**STATUS, "metrics": {"loss": 0.25, "gap": 1.5}, "environment": "d2", "restarts": {"total": 1}}
     record = {

@@ -109,7 +109,7 @@ def test_a_traceback_in_a_pod_shows_the_line_of_the_module(tmp_path):
     assert "File \"trained.py\", line 6, in train\n    raise ValueError('no data')" in done.stderr
 
 
-def test_a_module_that_starts_jobs_when_it_is_imported_says_so_in_the_pod(tmp_path):
+def test_a_module_that_starts_jobs_when_it_is_imported_fails_in_the_pod_with_a_message(tmp_path):
     source = "import torchyard as ty\n@ty.job\ndef train(): pass\n"
     job = requested(module(tmp_path, source).train, "cluster", arguments={}).job
     script = job.spec.script.replace("def train(): pass\n", "def train(): pass\nty.run(train)\n")
@@ -213,7 +213,7 @@ def test_a_decorator_of_the_notebook_does_not_travel(monkeypatch):
     assert "into a module" in error.value.fix
 
 
-def test_what_exists_in_the_notebook_only_is_named(monkeypatch):
+def test_names_that_exist_only_in_the_notebook_are_listed_in_the_error(monkeypatch):
     source = "@ty.job\ndef train():\n    return helper(MODEL) + missing\n"
     train = notebook(source, monkeypatch, helper=lambda value: value, MODEL=object())
     with pytest.raises(ty.TorchYardError, match="train uses MODEL, helper, missing of the notebook") as error:
@@ -279,7 +279,7 @@ def many(*steps):
         (inspect.cleandoc, {"command": ["x"]}, ["'command'", "the function is what is run"]),
     ],
 )
-def test_what_cannot_travel_is_rejected_where_it_is_decorated(function, fields, parts):
+def test_a_function_that_cannot_be_put_into_a_job_is_rejected_by_the_decorator(function, fields, parts):
     with pytest.raises(ty.TorchYardError) as error:
         ty.job(**fields)(function)
     assert all(part in str(error.value) for part in parts), str(error.value)

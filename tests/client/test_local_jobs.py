@@ -72,7 +72,7 @@ def test_a_failure_raises_with_the_last_lines_of_the_rank_that_failed():
     assert error.value.status.attempts[-1].cause.rank == 0
 
 
-def test_a_run_in_the_background_is_stopped_and_goes_on(home):
+def test_a_run_in_the_background_is_stopped_and_continues(home):
     patterns = {"patterns": [r"step (?P<step>\d+)"], "interval": "1s"}
     job = ty.run(job_of("bg", WAITS, metrics=patterns), wait=False)
     # What it runs with is recorded meanwhile.

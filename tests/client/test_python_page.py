@@ -35,7 +35,7 @@ def test_the_examples_of_this_machine_run(tmp_path, monkeypatch):
     assert logs == [f"rank {rank} trains 10 steps at 0.001\n" for rank in (0, 1)]
 
 
-def test_the_examples_of_a_cluster_call_what_there_is():
+def test_the_cluster_examples_of_the_page_use_existing_functions():
     calls = [node for text in blocks(" cluster") for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
     found = {ast.unparse(call.func): [word.arg for word in call.keywords] for call in calls}
     assert {"ty.submit", "job.logs", "job.wait", "job.fetch", "ty.sweep", "sweep.trials"} <= found.keys()

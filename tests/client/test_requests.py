@@ -48,7 +48,7 @@ def test_a_model_a_dict_and_a_file_mean_the_same_job(tmp_path):
         (print, {}, ["is not a job", "@torchyard.job"]),
     ],
 )
-def test_what_is_no_job_is_rejected_with_the_field_and_the_fix(target, settings, parts, tmp_path, monkeypatch):
+def test_an_invalid_job_is_rejected_with_field_and_fix(target, settings, parts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ty.TorchYardError) as error:
         requested(target, "local", **settings)

@@ -95,7 +95,7 @@ def test_trials_are_a_table_for_people_and_notebooks():
         (ty.TrainingJob(metadata=ty.ObjectMeta(name="a"), spec=ty.TrainingJobSpec()), None, ["torchyard.run runs a"]),
     ],
 )
-def test_what_is_no_sweep_is_rejected_with_the_field_and_the_fix(target, overrides, parts):
+def test_an_invalid_sweep_is_rejected_with_field_and_fix(target, overrides, parts):
     with pytest.raises(ty.TorchYardError) as error:
         ty.sweep(target, overrides=overrides)
     assert all(part in str(error.value) for part in parts), str(error.value)

@@ -61,7 +61,7 @@ async def test_an_exit_code_of_a_programs_own_is_an_ordinary_failure(laptop, cod
 
 
 @pytest.mark.parametrize("command", [["torchrun", "nowhere.py"], ["no-such-program-anywhere"]])
-async def test_what_cannot_be_started_is_named(laptop, command):
+async def test_a_command_that_cannot_be_started_is_named(laptop, command):
     job = await laptop.run(command=command, **QUICK)
     assert job.status.state == "Failed"
     assert len(job.status.attempts) == 1

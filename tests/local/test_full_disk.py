@@ -114,7 +114,7 @@ def test_a_run_without_a_controller_is_removed_without_writing_a_byte(folder, fu
 
 
 @pytest.mark.e2e
-async def test_the_controller_goes_on_says_so_and_catches_up(folder, full_disk, until, monkeypatch):
+async def test_a_controller_whose_disk_is_full_continues_and_catches_up(folder, full_disk, until, monkeypatch):
     monkeypatch.setattr(events, "RETRY_SECONDS", 0.1)
     made(folder)
     stop, kill, shown = asyncio.Event(), asyncio.Event(), []

@@ -132,7 +132,7 @@ async def test_a_changed_controller_address_replaces_the_gang(laptop, undisturbe
 
 
 @pytest.mark.usefixtures("one_template")
-async def test_stop_saves_and_run_again_goes_on_from_there(laptop, undisturbed):
+async def test_stop_saves_and_the_same_run_continues_from_the_checkpoint(laptop, undisturbed):
     made = laptop.create(**CVRP)
     laptop.begin()
     await laptop.reached(10)

@@ -22,7 +22,7 @@ def condition(job, kind):
     return next(each for each in job.status.conditions if each.type == kind)
 
 
-async def test_preflight_over_two_nodes_measures_them_and_what_lies_between(laptop):
+async def test_preflight_over_two_nodes_measures_the_nodes_and_their_connection(laptop):
     job = await laptop.run(trainer=trainer("preflight"), nodes=2, device="cpu")
     assert job.status.state == "Succeeded", job.status.message
     assert job.status.metrics.keys() >= {"allReduceBytesPerSecond", "storageWriteBytesPerSecond", "teraflopsPerSecond"}

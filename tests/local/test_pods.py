@@ -126,7 +126,7 @@ async def test_a_killed_pod_is_failed_with_137_and_leaves_nothing(bench, until, 
         (139, "ValueError: long ago\n", "its agent was killed by SIGSEGV"),
     ],
 )
-async def test_what_is_said_of_a_pod_that_ended_is_no_line_of_its_daily_work(tmp_path, code, log, said):
+async def test_the_message_of_a_pod_that_ended_is_not_an_info_line_of_its_agent(tmp_path, code, log, said):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "pod.log").write_text(log)
     record.write(tmp_path / "exit.json", record.Exit(code=code, time=1.0))
@@ -178,7 +178,7 @@ async def test_a_pod_that_cannot_be_adopted_is_ended_before_anything_new_starts(
         assert not bench.marked(pod)
 
 
-async def test_a_deletion_that_was_asked_for_is_carried_out_by_the_next_controller(bench, until):
+async def test_a_requested_deletion_is_carried_out_by_the_next_controller(bench, until):
     bench.create()
     async with bench.controller():
         pod = await bench.start()
@@ -212,7 +212,7 @@ async def test_a_controller_that_dies_while_it_starts_a_pod_leaves_it_to_the_nex
         await cluster.kill_pods()
 
 
-async def test_a_missing_working_folder_is_said_so(bench, until):
+async def test_a_missing_working_folder_is_an_error(bench, until):
     bench.create(workingDir="nowhere")
     async with bench.controller():
         await bench.start()
@@ -221,7 +221,7 @@ async def test_a_missing_working_folder_is_said_so(bench, until):
         assert "spec.workingDir" in view.message
 
 
-async def test_a_pod_that_is_asked_to_start_twice_starts_once(bench, until):
+async def test_two_requests_to_start_a_pod_start_it_once(bench, until):
     bench.create()
     async with bench.controller() as cluster:
         await cluster.create_pod(bench.job, CreatePod(name="demo-0-0", index=0, incarnation=0))

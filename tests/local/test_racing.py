@@ -90,7 +90,7 @@ def test_a_lock_that_was_moved_away_with_its_folder_locks_nothing(folder):
     os.close(lock)
 
 
-def test_who_removes_a_run_does_not_remove_its_successor(folder):
+def test_removing_a_run_does_not_remove_its_successor(folder):
     first = made(folder)
     folder.path.rename(folder.path.with_name("elsewhere"))
     second = made(folder)

@@ -63,7 +63,7 @@ def test_there_may_be_no_runs_at_all(home):
     assert run.read_run(run_folder("demo")) is None
 
 
-def test_a_finished_run_goes_when_its_time_is_over_and_no_other_does(folder, home, tmp_path):
+def test_only_a_finished_run_whose_ttl_has_passed_is_deleted(folder, home, tmp_path):
     for name, ttl, completed in (
         ("kept", None, "2020-01-01T00:00:00Z"),
         ("young", "1h", rfc3339(time.time())),
@@ -86,7 +86,7 @@ def test_a_run_that_is_in_use_outlives_its_time(folder, tmp_path):
     assert expire_runs() == ["demo"]
 
 
-def test_the_same_spec_goes_on_and_ends_a_suspend(folder, tmp_path):
+def test_the_same_spec_continues_a_suspended_run(folder, tmp_path):
     made = create_run(folder, job(), tmp_path)
     suspend_run(folder, suspend=True)
     finish(folder, "Suspended")
@@ -96,7 +96,7 @@ def test_the_same_spec_goes_on_and_ends_a_suspend(folder, tmp_path):
     assert again.metadata.generation == 3, "every change of the spec is a generation"
 
 
-def test_another_spec_under_the_name_of_an_unfinished_run_is_refused_with_what_differs(folder, tmp_path):
+def test_another_spec_under_the_name_of_an_unfinished_run_is_rejected_with_the_differences(folder, tmp_path):
     create_run(folder, job(), tmp_path)
     with pytest.raises(RunExistsError, match=r"spec\.nodes.*--name.*torchyard rm demo") as error:
         create_run(folder, job(nodes=2), tmp_path)
@@ -155,7 +155,7 @@ def test_a_run_that_is_stopping_is_not_gone_on_with(folder, tmp_path):
 
 
 @pytest.mark.parametrize("end", [expire_runs, lambda: create_run(run_folder("demo"), job(), Path.cwd())])
-def test_what_still_runs_of_a_finished_run_ends_before_its_folder_goes(folder, tmp_path, end):
+def test_processes_of_a_finished_run_end_before_its_folder_is_moved(folder, tmp_path, end):
     made = create_run(folder, job(ttlAfterFinished="1h"), tmp_path)
     pod = PodRecord(
         uid="left-behind", job_uid=made.metadata.uid, name="demo-0-0", index=0, incarnation=0, address="127.0.0.1",

@@ -247,7 +247,7 @@ def test_one_that_is_killed_with_a_request_in_its_hands_starts_nothing(pods):
     assert not begun._folder.exists()
 
 
-async def test_a_job_goes_on_without_its_zygote_its_controller_and_its_template(laptop, until):
+async def test_a_job_continues_without_its_zygote_its_controller_and_its_template(laptop, until):
     laptop.create(script=JOB, nodes=2, restart={"backoff": {"initial": "1s"}}, gracePeriod="5s")
     controller = laptop.controller_process()
     try:

@@ -77,7 +77,7 @@ async def test_a_job_file_that_is_away_for_a_moment_deletes_nothing(laptop, monk
     assert laptop.folder.path.is_dir()
 
 
-async def test_an_edit_that_is_no_job_is_said_and_not_used(laptop):
+async def test_an_edit_that_makes_a_job_invalid_is_reported_and_ignored(laptop):
     laptop.create(**SLEEP)
     laptop.begin()
     await laptop.working()

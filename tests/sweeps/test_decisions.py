@@ -141,7 +141,7 @@ def test_kills_and_paces_change_no_decision(data):
     assert best[0] == best[1]
 
 
-def test_asha_stops_most_trials_early_and_continues_what_proves_good():
+def test_asha_stops_most_trials_early_and_continues_good_ones():
     spec = sweep(trials=30, parallel=2)
     world = undisturbed(spec)
     ends = [outcomes_of(spec, trial) for trial in world.trials.values()]
@@ -173,7 +173,7 @@ def test_a_promoted_trial_whose_next_rung_is_known_trains_no_further_or_holds_it
         assert world.trials[number].at_rest == (past == 30)
 
 
-def test_never_more_trials_run_than_asked_for():
+def test_no_more_than_parallel_trials_run_at_once():
     world = World(sweep(trials=9, parallel=3, stopping=""))
     for _ in range(200):
         world.turn()
@@ -206,7 +206,7 @@ def test_a_value_that_is_not_finite_is_a_failure():
     assert decide(spec, list(world.trials.values()))[0].state == "Failed"
 
 
-def test_a_sweep_that_is_over_goes_on_with_a_raised_limit():
+def test_a_finished_sweep_continues_with_a_raised_limit():
     world = undisturbed(sweep(trials=4))
     before = world.decisions()
     world.spec, world.ended = sweep(trials=6), None
@@ -253,7 +253,7 @@ def test_a_target_that_is_reached_stops_what_runs_and_ends_the_sweep(goal, targe
 
 
 @pytest.mark.parametrize("expired", [True, False])
-def test_a_deadline_stops_what_runs_and_then_ends(expired):
+def test_a_deadline_stops_running_trials_and_ends_the_sweep(expired):
     world = World(sweep(trials=9, stopping=""))
     world.turn()
     actions = decide(world.spec, list(world.trials.values()), expired=expired)

@@ -129,7 +129,7 @@ def test_a_raised_limit_reopens_a_sweep_and_other_changes_do_not(sweep, tmp_path
         sweeps.create_sweep(other, tmp_path)
 
 
-def test_runs_of_others_are_not_taken_for_trials(sweep, tmp_path, monkeypatch):
+def test_runs_of_others_do_not_count_as_trials(sweep, tmp_path, monkeypatch):
     first = sweeps.create_sweep(sweep, tmp_path)
     life(first, monkeypatch)
     (tmp_path / "home/sweeps/tune/sweep.yaml").unlink()  # as if the sweep had never been

@@ -91,7 +91,7 @@ def torchyard(tmp_path, *words):
     return subprocess.run([*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False)
 
 
-def test_a_killed_sweep_goes_on_and_its_results_are_there(home, tmp_path):
+def test_a_killed_sweep_continues_and_has_its_results(home, tmp_path):
     first = subprocess.Popen([*COMMAND, "run", "sweep.yaml"], cwd=tmp_path, stderr=subprocess.DEVNULL)
     status = home / "runs/tune-0/status.json"
     until(lambda: json.loads(status.read_bytes())["status"]["state"] == "Running")

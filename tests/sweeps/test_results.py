@@ -61,7 +61,7 @@ JOBS = {
 RESULTS = results_of(SWEEP, JOBS)
 
 
-def test_a_trial_is_worth_what_it_was_stopped_with_and_the_best_one_is_complete():
+def test_a_stopped_trial_has_the_value_of_its_rung_and_the_best_trial_is_complete():
     assert [(each.outcome, each.value) for each in RESULTS] == [
         ("complete", 2.0),
         ("complete", 1.5),
@@ -189,7 +189,7 @@ def test_an_axis_has_its_ends_and_round_numbers_as_labels(low, high, log, labels
     assert (max(lines), min(lines)) == (240.0, 24.0), "from the bottom to the top"
 
 
-def test_the_page_shows_choices_and_what_a_trial_does_not_have():
+def test_the_page_shows_choices_and_parameters_that_a_trial_does_not_have():
     page = page_of(SWEEP, RESULTS, {})
     chart = page.partition("Parallel coordinates")[2].partition("</svg>")[0]
     found = re.findall(r'<text x="([0-9.]+)" y="([0-9.]+)" text-anchor="start">([^<]*)<', chart)

@@ -121,7 +121,7 @@ def test_a_missing_library_is_named_with_the_fix(monkeypatch, algorithm, missing
             require_libraries(spec_of(algorithm))
 
 
-async def test_a_process_of_its_own_suggests_the_same_and_is_replaced_when_it_is_gone():
+async def test_the_samplers_process_makes_the_same_suggestions_and_is_replaced_after_its_end():
     spec, sampler = spec_of("tpe"), Sampler()
     past, outcomes = run(spec, 12)
     wanted = suggest(spec, 12, 12, outcomes, past)
@@ -164,7 +164,7 @@ def test_stopped_and_failed_trials_are_reported_as_such():
 
 
 @pytest.mark.parametrize("algorithm", ["tpe", "cmaes"])
-def test_a_trial_that_was_stopped_and_went_on_counts_with_the_value_of_its_end(algorithm):
+def test_a_trial_that_was_stopped_and_continued_counts_with_its_final_value(algorithm):
     spec = spec_of(algorithm)
     past, outcomes = run(spec, 24, lag=1)
     bases = [replace(each, basis=each.number + (each.number > 3)) for each in past]
@@ -180,7 +180,7 @@ def test_a_trial_that_was_stopped_and_went_on_counts_with_the_value_of_its_end(a
     assert suggested(0.0) != suggested(50.0)
 
 
-def test_importances_find_what_matters():
+def test_importances_find_the_relevant_parameters():
     spec = spec_of("random")
     past, outcomes = run(spec, 40)
     found = importances(spec, outcomes, past)

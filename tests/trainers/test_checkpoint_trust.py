@@ -80,7 +80,7 @@ class Calls:
         return exec, (self.code,)
 
 
-def test_an_index_of_an_earlier_version_is_refused_with_what_to_do(saved, tmp_path):
+def test_an_index_of_an_earlier_version_is_rejected_with_a_fix(saved, tmp_path):
     (saved / "index.json").unlink()
     (saved / ".metadata").write_bytes(pickle_that_runs(f"open({str(tmp_path / 'mark')!r}, 'w')"))
     assert "its index is the pickle .metadata, which could run code and is not read; start from" in refusal(saved)
@@ -118,7 +118,7 @@ CHUNK = ("tensors", "weights", "chunks", 0)
         (("schema",), 2, "<= 1"),
     ],
 )
-def test_an_index_that_promises_what_is_not_there_is_refused(saved, path, to, why):
+def test_an_index_that_refers_to_missing_data_is_rejected(saved, path, to, why):
     change(saved, *path, to=to)
     if path == ("values", "weights"):
         index = json.loads((saved / "index.json").read_text())
@@ -212,7 +212,7 @@ def test_tensors_of_every_dtype_come_back_bit_for_bit(tmp_path, dtype):
 
 
 @pytest.mark.e2e
-def test_a_job_that_resumes_from_a_checkpoint_with_code_in_it_ends_with_67_and_runs_none_of_it(yard):
+def test_resuming_from_a_checkpoint_that_contains_code_ends_with_67_and_runs_no_code(yard):
     yard.train(config(params={"steps": 3}))
     elsewhere, mark = yard.root / "elsewhere", yard.root / "mark"
     yard.checkpoints.rename(elsewhere)

@@ -103,7 +103,7 @@ def test_the_loader_reads_in_the_order_of_the_steps_and_begins_again_after_a_jum
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_what_cannot_be_read_ends_the_job_with_the_words_of_the_source(workers):
+def test_data_that_cannot_be_read_end_the_job_with_the_error_of_their_source(workers):
     class Broken(counted_lm.Documents):
         def read(self, ids):
             if ids[0] == 11:

@@ -101,7 +101,7 @@ def test_the_solution_beside_a_problem_is_checked_and_says_what_is_best_known(tm
         (None, r"small.sol is no file; give a readable \.sol file"),
     ],
 )
-def test_what_is_no_solution_is_refused(tmp_path, text, complaint):
+def test_an_invalid_solution_is_rejected(tmp_path, text, complaint):
     write(tmp_path, text, "small.sol")
     with pytest.raises(ConfigError, match=complaint):
         cvrplib.read(write(tmp_path))
@@ -267,7 +267,7 @@ def test_no_name_of_a_file_leads_out_of_the_folder_or_over_another_file(tmp_path
         ((10, 20, "uniform"), "uniform instances of 20 customers and capacity 30, 50 customers"),
     ],
 )
-def test_where_no_published_length_is_shown_it_is_said_why(problem, note):
+def test_the_table_says_why_there_is_no_published_length(problem, note):
     found = published.why_none(*problem)
     assert found is None if note is None else note in found
     assert (published.reference(*problem) is None) == (found is not None)

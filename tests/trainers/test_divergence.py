@@ -47,7 +47,7 @@ def test_rollback_without_a_checkpoint_ends_with_66(yard):
 
 
 @pytest.mark.parametrize("world", [1, 2])
-def test_skip_leaves_the_update_out_and_goes_on(yard, world):
+def test_skip_omits_the_update_and_continues(yard, world):
     yard.train(settings("skip"), world, function=nan_once(100))
     entries = {entry["step"]: entry for entry in yard.metrics()}
     assert entries.keys() == set(range(1, STEPS + 1))

@@ -36,7 +36,7 @@ def test_done_leaves_weights_a_summary_curves_and_a_last_report(yard):
     assert {"loss", "cost", "costNearest", "gapPercent"} <= report["metrics"].keys()
 
 
-def test_a_finished_run_is_finished_at_once_when_started_again_and_says_what_it_made(yard):
+def test_a_finished_run_that_is_started_again_ends_at_once_and_lists_its_results(yard):
     yard.train(config())
     before, made = (yard.checkpoints / "DONE").stat().st_mtime_ns, yard.report(0)["artifacts"]
     assert "model.safetensors" in {artifact["name"] for artifact in made}
@@ -68,7 +68,7 @@ def test_asked_to_stop_all_ranks_save_the_same_step_and_exit_75(yard):
     assert not list(yard.run_dir.glob("failure.*"))
 
 
-def test_a_config_error_ends_with_64_and_says_it_once(yard):
+def test_a_config_error_ends_with_64_and_one_message(yard):
     gang = yard.start(config(params={"customers": 0}), world=2)
     assert gang.wait() == [64, 64]
     assert gang.output().count("trainer.params.customers: expected `int` >= 2 (is 0)") == 1
@@ -143,7 +143,7 @@ commits.commit(folder, {name: commits.digest(folder / name) for name in names}, 
     subprocess.run([sys.executable, "-W", "ignore", "-c", code, newest], check=True)
 
 
-def test_broken_checkpoints_are_passed_over_and_reported(yard):
+def test_broken_checkpoints_are_skipped_and_reported(yard):
     yard.train(config(params={"steps": 9, "lrFinal": 1e-3}, checkpoint={"interval": {"steps": 3}}))
     expected = yard.losses()
     assert yard.committed() == [3, 6, 9]
@@ -192,7 +192,7 @@ def test_a_full_disk_ends_with_74_on_every_rank_after_retries(yard):
 
 @pytest.mark.parametrize("disk", ["size=64k"], indirect=True)
 @pytest.mark.usefixtures("disk")
-def test_weights_that_find_no_room_are_refused_in_the_words_of_the_volume(yard):
+def test_weights_that_do_not_fit_are_a_storage_error_with_the_volumes_message(yard):
     with pytest.raises(OSError, match="No space left on device") as refused:
         weights.save({"large": torch.zeros(100_000)}, yard.checkpoints / weights.FILE)
     assert exit_code(refused.value) is Exit.STORAGE
@@ -296,7 +296,7 @@ def test_mixed_precision_trains_with_every_strategy_and_resumes_itself(yard, tmp
     assert first["trainCost"] == pytest.approx(expected["trainCost"], rel=0.05)
 
 
-def test_a_worker_shows_its_stacks_when_it_is_asked_and_goes_on(yard):
+def test_a_worker_writes_its_stacks_on_request_and_continues(yard):
     gang = yard.start(config(params=SLOW))
     until(lambda: (yard.run_dir / "report.0.json").exists() and yard.report()["step"] >= 1)
     os.kill(gang.pids[0], signal.SIGUSR2)

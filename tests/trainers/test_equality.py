@@ -75,7 +75,7 @@ def test_the_rollout_baseline_comes_to_the_same_verdict_at_any_size(yard, undist
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_training_goes_on_beside_a_save_that_a_kill_then_loses(yard, undisturbed, strategy):
+def test_training_continues_during_a_save_that_a_kill_then_loses(yard, undisturbed, strategy):
     def settings(interval):
         return at_most(12, parallelism={"strategy": strategy}, checkpoint={"interval": {"steps": interval}})
 

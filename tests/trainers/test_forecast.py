@@ -223,7 +223,7 @@ def test_a_rank_held_to_a_part_of_its_gpu_is_planned_for_that_part(monkeypatch, 
 
 
 @pytest.mark.parametrize("size", ["auto", 6])
-def test_a_micro_batch_whose_samples_see_each_other_is_never_foretold_in_parts(size):
+def test_the_forecast_never_splits_a_micro_batch_whose_samples_depend_on_each_other(size):
     """BatchNorm: the job tries none of them, and refuses a single sample."""
     settings = Parallelism(strategy="ddp", precision="fp32", micro_batch_size=size)
     config = Config(trainer=Trainer(name="little_images:Images"), parallelism=settings)

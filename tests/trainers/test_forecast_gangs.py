@@ -83,7 +83,7 @@ LONG = {"method": "grpo", "task": "arithmetic", "length": 3, "batch": 64, "maxNe
     ],
     ids=["sft", "lora", "grpo", "long completions"],
 )
-def test_a_language_model_takes_in_a_gang_what_was_foretold(yard, strategy, params, size):
+def test_the_forecast_of_a_language_model_in_a_gang_is_what_it_takes(yard, strategy, params, size):
     sizes, options = {"name": "lm", "params": params}, {"precision": "fp32", "microBatchSize": size}
     usage = forecast_usage(strategy, (2, 2), options, sizes)
     assert usage.total == pytest.approx(taken(yard, sizes, strategy, 2, options, steps=2), rel=0.1)

@@ -221,7 +221,7 @@ ROLLED = {"baseline": "rollout", "baselineEvery": 1, "baselineInstances": 64}
     ],
     ids=["512 fp32", "512 bf16", "4096 bf16", "rollout"],
 )
-def test_what_an_h100_took_was_foretold_within_a_tenth(params, precision, taken):
+def test_the_forecast_was_within_a_tenth_of_the_memory_that_an_h100_used(params, precision, taken):
     """Taken: `torch.cuda.max_memory_allocated` after 40 to 70 steps, see the notebook of 2026-11-23."""
     options = {"precision": precision, "microBatchSize": params["batch"]}
     with imagined_world(1, 1) as world:

@@ -222,7 +222,7 @@ def test_activations_are_on_every_gpu_and_sharding_does_not_divide_them():
         fit.fit(7_000_000_000, sequence=4096, batch=8, gpus=cards(8, 80))
 
 
-def test_too_large_a_model_says_how_many_it_needs():
+def test_the_error_for_a_model_that_is_too_large_names_the_number_of_gpus_it_needs():
     with pytest.raises(NoGpuError, match="need 16 GPUs with 80 GiB, but there are 8"):
         fit.fit(70_000_000_000, gpus=cards(8, 80))
     with pytest.raises(ValueError, match="use adamw, momentum, sgd"):

@@ -44,7 +44,7 @@ def test_what_is_computed_again_draws_and_counts_nothing_again(yard, calm, how):
 
 
 @pytest.mark.parametrize(("strategy", "world"), [("ddp", 3), ("fsdp", 2)])
-def test_a_run_goes_on_with_the_same_statistics_and_noise(yard, calm, strategy, world):
+def test_a_run_continues_with_the_same_statistics_and_noise(yard, calm, strategy, world):
     parallelism = {"precision": "fp32", "strategy": strategy, "microBatchSize": 3}
     calm.train(config(params={"steps": 12, "finite": True}, parallelism=parallelism), world)
     for steps in (7, 12):

@@ -70,7 +70,7 @@ def test_transformers_loads_the_export_with_the_trainers_weights_and_tokenizer(e
         ("fsdp", {"method": "ppo", "sftSteps": 0, "maxNewTokens": 4}),
     ],
 )
-def test_every_method_goes_on_from_the_export_where_it_was(exported, fork_server, tmp_path, strategy, params):
+def test_every_method_continues_from_its_own_export(exported, fork_server, tmp_path, strategy, params):
     _, folder, last = exported
     yard = Yard(fork_server, tmp_path)
     yard.train(settings(2, {"strategy": strategy}, pretrained=str(folder), **params), 1 if strategy == "single" else 2)

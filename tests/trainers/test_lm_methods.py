@@ -175,7 +175,7 @@ def test_every_strategy_is_the_same_run_with_and_without_accumulation(yard, undi
 
 
 @pytest.mark.e2e
-def test_a_run_that_stopped_after_a_rollout_goes_on_with_the_same_bits(yard, undisturbed):
+def test_a_run_that_stopped_after_a_rollout_continues_bit_identically(yard, undisturbed):
     yard.train(of_method("grpo", 4))
     yard.train(of_method("grpo", 6))
     assert yard.metrics()[-1]["loss"] == undisturbed["grpo"][-1]["loss"]

@@ -190,7 +190,7 @@ def test_a_prompt_to_complete_keeps_its_record_and_the_answer(tokenizer, row, te
         ({"tokens": np.array([7, 500])}, {}, "field 'tokens' has 500, but the model has 100 tokens"),
     ],
 )
-def test_a_record_that_cannot_be_used_says_which_field_and_why(tokenizer, row, params, message):
+def test_the_error_for_an_unusable_record_names_field_and_cause(tokenizer, row, params, message):
     with pytest.raises(BadRecordError) as caught:
         encoder(tokenizer, **params)(row)
     assert message in str(caught.value)

@@ -55,7 +55,7 @@ def test_the_function_runs_in_processes_that_end_with_the_rewards():
         ("say_much", "^.{4096,4400}$"),
     ],
 )
-def test_a_function_that_fails_is_named_with_what_it_did(function, message):
+def test_the_error_for_a_reward_function_that_fails_names_it_and_the_cause(function, message):
     with Rewards(f"reward_functions:{function}") as rewards, pytest.raises(RewardError, match=message):
         rewards(*THREE)
 
@@ -102,7 +102,7 @@ def test_a_function_that_does_not_exist_is_an_error_of_the_configuration(functio
         Rewards(function)
 
 
-def test_a_module_that_cannot_be_imported_says_why(tmp_path, monkeypatch):
+def test_the_error_for_a_module_that_cannot_be_imported_says_why(tmp_path, monkeypatch):
     (tmp_path / "broken_rewards.py").write_text("1 / 0\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(RewardError, match=r"cannot be imported: ZeroDivisionError: .* at .*broken_rewards.py:1"):

@@ -38,7 +38,7 @@ V2 = ("memory.max", "memory.current", "inactive_file")
 V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-def test_the_machine_has_what_it_has_where_no_cgroup_says_less(machine):
+def test_the_memory_of_the_machine_counts_if_no_cgroup_has_a_lower_limit(machine):
     assert machine("0::/", none=(V2, "max", 0, 0)) == 100 * GIB
 
 

@@ -32,7 +32,7 @@ def test_every_strategy_learns_the_same_and_tied_weights_are_saved(yard, calm, s
 
 
 @pytest.mark.e2e
-def test_it_goes_on_after_a_kill_with_the_same_bits(yard, calm):
+def test_a_run_is_bit_identical_after_a_kill(yard, calm):
     given = config(params={"steps": 400}, checkpoint={"interval": {"steps": 5}})
     calm.train(given, 2)
     gang = yard.start(given, 2)

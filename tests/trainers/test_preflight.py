@@ -46,7 +46,7 @@ def test_a_job_that_trains_is_checked_before_its_first_round_only(yard):
 
 
 @pytest.mark.e2e
-def test_a_checkpoint_folder_that_takes_no_files_ends_with_64_and_says_what_to_do(yard):
+def test_a_checkpoint_folder_that_cannot_be_written_ends_with_64_and_a_fix(yard):
     yard.checkpoints.write_text("a file where a folder should be")
     gang = yard.start(mode("preflight"), world=2)
     assert gang.wait() == [64, 64]

@@ -85,7 +85,7 @@ def test_missing_unexpected_and_mis_shaped_tensors_are_named_in_one_error(folder
         (None, ConfigError, "has no weight_map"),
     ],
 )
-def test_an_index_that_is_none_is_refused(tmp_path, weight_map, error, message):
+def test_an_invalid_index_is_rejected(tmp_path, weight_map, error, message):
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(error, match=rf"^trainer\.params\.pretrained: {tmp_path}.*{message}"):
         stream(Pretrained(tmp_path), nn.Linear(1, 1), ALONE)

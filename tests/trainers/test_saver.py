@@ -52,7 +52,7 @@ def saved_weights(root, step):
     return state["weights"].tolist()
 
 
-def test_training_goes_on_while_a_save_is_written_and_does_not_reach_it(saver, volume, tmp_path):
+def test_training_continues_while_a_save_is_written_and_does_not_change_it(saver, volume, tmp_path):
     weights = torch.ones(8)
     saver.begin(1, {"weights": weights}, {"step": 1, "score": None})
     weights.fill_(2.0)  # the next step

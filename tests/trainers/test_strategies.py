@@ -71,7 +71,7 @@ def test_mixed_precision_rounds_a_little_differently_and_no_more(yard, one_proce
     assert flat(one_process[precision]) == pytest.approx(flat(one_process["fp32"]), rel=2e-2)
 
 
-def test_a_run_goes_on_from_ddp_to_hsdp_to_fsdp_to_one_process(yard, one_process):
+def test_a_run_continues_from_ddp_to_hsdp_to_fsdp_to_one_process(yard, one_process):
     """One checkpoint format serves all: what is replicated, sharded in two dimensions, sharded in one, and whole."""
     for steps, strategy, world, nodes in ((1, "ddp", 2, 2), (3, "hsdp", 4, 2), (4, "fsdp", 3, 3), (6, "single", 1, 1)):
         given = settings(strategy=strategy, precision="fp32")

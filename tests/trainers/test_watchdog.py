@@ -37,7 +37,7 @@ def fast(monkeypatch):
 
 
 @pytest.mark.usefixtures("fast")
-def test_what_moves_is_left_alone_and_what_stands_still_is_not():
+def test_a_rank_with_progress_is_left_alone_and_one_without_progress_is_not():
     facts = {"counter": 0, "phase": "step", "step": 3, "roundSteps": 1}
     errors, bitten = [], threading.Event()
 

@@ -82,7 +82,7 @@ def test_the_browser_chooses_as_pytorch_on_a_thousand_observations_and_plays_by_
 
 
 @needs_browser
-def test_a_page_whose_weights_are_not_the_exported_ones_says_so(tmp_path, opened):
+def test_a_page_with_other_weights_than_the_exported_ones_fails_its_check(tmp_path, opened):
     folder = exported(tmp_path, environment="cartpole")
     weights = torch.frombuffer(bytearray((folder / "weights.bin").read_bytes()), dtype=torch.float32)
     (folder / "weights.bin").write_bytes((-weights).numpy().tobytes())
@@ -91,7 +91,7 @@ def test_a_page_whose_weights_are_not_the_exported_ones_says_so(tmp_path, opened
 
 
 @needs_browser
-def test_a_page_that_plays_by_other_rules_says_so(tmp_path, opened):
+def test_a_page_with_other_rules_of_the_game_fails_its_check(tmp_path, opened):
     folder = exported(tmp_path, **SNAKE)
     rules = (folder / "world.js").read_text()
     assert "START_LENGTH] = [grid * grid, 3]" in rules

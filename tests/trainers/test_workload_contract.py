@@ -145,7 +145,7 @@ class Stateful(nn.Linear):
         ("summary", gives({"text": "", "all": torch.ones(2)}), "cannot be written as JSON"),
     ],
 )
-def test_what_the_loop_cannot_use_is_refused_where_it_comes_in(monkeypatch, method, instead, says):
+def test_a_value_that_the_loop_cannot_use_is_rejected_where_it_is_returned(monkeypatch, method, instead, says):
     monkeypatch.setattr(char_lm.CharLm, method, instead)
     with pytest.raises(ConfigError, match=rf"^CharLm\.{method}: ") as refused:
         tried(made())
@@ -256,7 +256,7 @@ def _refuses(*_):
 
 
 @pytest.mark.parametrize("where", ["resolve_params", "CharLm.__init__"])
-def test_a_parameter_is_refused_in_the_words_of_the_workload(monkeypatch, where):
+def test_a_parameter_is_rejected_with_the_workloads_message(monkeypatch, where):
     monkeypatch.setattr(f"char_lm.{where}", _refuses)
     with pytest.raises(ConfigError, match=r"^trainer\.params: width: 3 is odd; make it even$"):
         made()
