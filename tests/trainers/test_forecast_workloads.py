@@ -1,6 +1,7 @@
 """What `plan` tells of the built-in workloads before they are started is what their real steps and evaluations take."""
 
 import json
+from collections import Counter
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from tests.support.trainers.families import save_family
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils._pytree import tree_leaves
+from transformers.models.pi0.modeling_pi0 import PI0Model
 
 from torchyard_trainers import registry
 from torchyard_trainers.core.config import Config, Parallelism, Trainer, convert
@@ -20,9 +22,11 @@ from torchyard_trainers.core.step import optimize
 from torchyard_trainers.core.weights import built, fill, is_deferred
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
+from torchyard_trainers.cvrp import policy
 from torchyard_trainers.rl.evaluation import STEPS_AT_ONCE
 from torchyard_trainers.vecrl.cartpole import CartPole
 from torchyard_trainers.vecrl.snake import Snake
+from torchyard_trainers.vla.objectives import FlowMatching
 
 ROUTES = {
     "customers": 8,
@@ -170,7 +174,24 @@ def test_a_rollout_is_played_once_and_of_an_evaluation_what_takes_most(monkeypat
     played, step = [], Snake.step
     monkeypatch.setattr(Snake, "step", lambda *words: played.append(None) or step(*words))
     foretold(config_of("vecrl", {"environment": "snake", "horizon": 8}, {"microBatchSize": 64}))
-    assert len(played) == 8 + STEPS_AT_ONCE
+    assert len(played) == 8 + 2
+
+
+def test_of_what_takes_the_same_memory_again_a_forecast_makes_no_third(monkeypatch):
+    """Moves of a route, steps of a flow, looks in an episode; tests of whole forecasts tell that it suffices."""
+    made = Counter()
+
+    def counting(name, called):
+        return lambda *words, **more: made.update([name]) or called(*words, **more)
+
+    monkeypatch.setattr(policy, "go_on", counting("move", policy.go_on))
+    foretold(config_of("cvrp", ROUTES))
+    assert made == {"move": 2 * 3}, "in a step and in an evaluation: two, and the last one beside all of its memory"
+    monkeypatch.setattr(FlowMatching, "act", counting("look", FlowMatching.act))
+    monkeypatch.setattr(PI0Model, "forward", counting("velocity", PI0Model.forward))
+    made.clear()
+    foretold(config_of("vla", {"batch": 2, "evalSamples": 2, "evalEpisodes": 2}))
+    assert made == {"look": 2, "velocity": 1 + 2 * 2}, "in a step, and two in each look"
 
 
 def test_where_generation_takes_most_the_forecast_is_within_a_tenth_of_it():
