@@ -377,5 +377,5 @@ def is_present(path: str, value: Any) -> bool:
     """Whether an object has the field `spec.volumes[].name`."""
     name, _, rest = path.partition(".")
     child = value.get(name.removesuffix("[]")) if isinstance(value, dict) else None
-    items = child if name.endswith("[]") else [child]
-    return any(item is not None and (not rest or is_present(rest, item)) for item in items or ())
+    items = (child if isinstance(child, list) else []) if name.endswith("[]") else [child]
+    return any(item is not None and (not rest or is_present(rest, item)) for item in items)
