@@ -162,7 +162,12 @@ async def test_both_validations_agree_on_generated_sweeps(api, jobs, seed):
     judged = await judge(api, path, list(generated_sweeps(BATCH, seed)), validate_sweep_bytes)
     of_jobs = {said for _, said in cel_rules(crd())}
     assert_both_ways([rule for rule in cel_rules(sweep_crd()) if rule[1] not in of_jobs], judged)
-    beyond = ("spec.objective.metric", "spec.algorithm.name", "spec.jobTemplate.spec.trainer.params")
+    beyond = (
+        "spec.objective.metric",
+        "spec.algorithm.name",
+        "spec.firstTrials",
+        "spec.jobTemplate.spec.trainer.params",
+    )
 
     def is_unknown_to_cel(found):
         if found.path.startswith("spec.parameters"):
