@@ -26,7 +26,7 @@ class CommandLine:
             **{name: value for name, value in os.environ.items() if not name.startswith(("TORCHYARD_", "PYTEST_"))},
             **SHARED,
             "TORCHYARD_HOME": str(self.home),
-            "KUBECONFIG": "/nonexistent/kubeconfig",  # the cluster of whoever runs the tests is none of ours
+            "KUBECONFIG": "/nonexistent/kubeconfig",  # tests never use the cluster of whoever runs them
             "OMP_NUM_THREADS": "1",
             "TERM": "xterm",
         }

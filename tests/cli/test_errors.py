@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import EXECUTABLE, CommandLine
 
-from torchyard.cli.main import COMMANDS, ELSEWHERE, explained
+from torchyard.cli.main import COMMANDS, ELSEWHERE
 
 
 def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
@@ -147,13 +147,6 @@ def test_debug_shows_the_traceback_and_keeps_the_exit_code(torchyard: CommandLin
     assert done.returncode == 64
     assert "Traceback" in done.stderr
     assert "no run 'nowhere'" in done.stderr.splitlines()[-1]
-
-
-@pytest.mark.parametrize(("library", "extra"), [("kubernetes", "cluster"), ("optuna", "sweep"), ("kopf", "operator")])
-def test_a_library_that_is_not_installed_is_named_with_the_extra_that_has_it(library: str, extra: str) -> None:
-    refusal = explained(ModuleNotFoundError(f"No module named '{library}.client'", name=f"{library}.client"))
-    assert str(refusal.sentence) == f"this needs {library}, which is not installed"
-    assert refusal.fix == f"pip install 'torchyard[{extra}]'"
 
 
 def test_a_closed_pipe_is_not_an_error(torchyard: CommandLine) -> None:

@@ -1,4 +1,4 @@
-"""What an installation with the documented extras can run."""
+"""What an installation with the documented extras can run, and which extra is named where a library is missing."""
 
 import sys
 import tomllib
@@ -6,7 +6,10 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import grimp
+import pytest
 from packaging.requirements import Requirement
+
+from torchyard.cli.main import explained
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -29,3 +32,10 @@ def test_each_command_for_clusters_finds_its_libraries_with_the_extra_cluster():
             missing[module] = names - installed
     assert not missing
     assert "kopf" in {each.partition(".")[0] for each in graph.find_upstream_modules(OPERATOR)}, "the graph is whole"
+
+
+@pytest.mark.parametrize(("library", "extra"), [("kubernetes", "cluster"), ("optuna", "sweep"), ("kopf", "operator")])
+def test_a_library_that_is_not_installed_is_named_with_the_extra_that_has_it(library: str, extra: str) -> None:
+    refusal = explained(ModuleNotFoundError(f"No module named '{library}.client'", name=f"{library}.client"))
+    assert str(refusal.sentence) == f"this needs {library}, which is not installed"
+    assert refusal.fix == f"pip install 'torchyard[{extra}]'"

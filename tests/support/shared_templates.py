@@ -13,7 +13,7 @@ SHARED = {shared_templates.OWNER: str(os.getpid())}
 
 @contextlib.contextmanager
 def without_pytest():
-    """Take the variables of pytest out of the environment: they differ from test to test, and are none of a user's."""
+    """Take the variables of pytest out of the environment: they differ from test to test, and no user has them."""
     own = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PYTEST_")}
     try:
         yield

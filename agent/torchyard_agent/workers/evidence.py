@@ -17,7 +17,7 @@ _RECENT_SECONDS = 60.0
 
 
 def found(run_dir: Path, rank: int, pid: int, ended: float, *, alone: bool) -> Optional[Dict[str, Any]]:
-    """Return the evidence about a worker's end in the form of a failure file; None if there is none.
+    """Return the evidence about a worker's end in the form of a failure file, or None.
 
     Args:
         run_dir: scratch folder of the pod.

@@ -55,7 +55,7 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
 
 
 def fault(job: TrainingJob, file: str) -> Problem | None:
-    """Return the problem that the job's trainer finds in parameters that are valid one by one; None if there is none.
+    """Return the problem that the job's trainer finds in parameters that are valid one by one, or None.
 
     Without trainers on this machine the check is left to the job itself. Nor is a user's program
     started to have a job looked through.

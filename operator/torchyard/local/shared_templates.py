@@ -74,7 +74,7 @@ def _text(path: Path) -> str:
 
 
 def found_or_begun(imports: Imports, key: str, owner: ProcessId) -> Template | None:
-    """Return the owner's template for `key`, started now if there is none; None: it has too many. Blocks.
+    """Return the owner's template for `key`, and start it if necessary; None: the owner has too many. Blocks.
 
     Raises:
         OSError, ValueError: it cannot be started.

@@ -20,7 +20,8 @@ from torchyard.local import shared_templates
 from torchyard.local.template import Imports, Template, begun
 
 _MOST_LOST = 3  # templates that are killed; after that many there is no other one
-_OF_A_SHELL = frozenset({"_", "OLDPWD", "PWD", "SHLVL"})  # it changes them all the time, and no import reads them
+# A shell changes them all the time, and no import reads them. `zygote` of the agent leaves out the same.
+_OF_A_SHELL = frozenset({"_", "OLDPWD", "PWD", "SHLVL"})
 _PATHS = re.compile(r"(^|_|^PYTHON)(CACHE|DIR|FILE|FOLDER|HOME|PATH|ROOT)$|^LD_PRELOAD$")
 
 

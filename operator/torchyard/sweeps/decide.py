@@ -76,10 +76,16 @@ def decide(spec: TrainingSweepSpec, trials: Sequence[Trial], *, expired: bool = 
     ended = {trial.record.number: outcomes_of(spec, trial) for trial in known}
     running = [trial for trial in known if not trial.at_rest]
     finish = _early_end(spec, ended, expired=expired)
+    unwanted = [
+        trial
+        for trial in running
+        if _last(ended[trial.record.number], "stopped")
+        or (finish is not None and ended[trial.record.number][-1] is None)
+    ]
     actions: list[Action] = [
         Stop(number=trial.record.number, values={str(key): value for key, value in rung_values(spec, trial).items()})
-        for trial in running
-        if not trial.suspended and (_last(end := ended[trial.record.number], "stopped") or (finish and end[-1] is None))
+        for trial in unwanted
+        if not trial.suspended
     ]
     if finish is not None:
         return actions if running else [finish]

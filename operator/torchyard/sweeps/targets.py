@@ -58,7 +58,7 @@ def target_faults(path: str, parameter: Parameter, spec: TrainingSweepSpec) -> I
 
 
 def field_schema(path: str, trainer: str | None) -> Schema | tuple[str, str] | None:
-    """Return the schema of a field of a job; what is wrong and the fix if there is none; None: it is not known."""
+    """Return the schema of a field of a job; of a field that does not exist, the fault and the fix; None: not known."""
     start, rest = job_schema(), path
     if path.startswith(PARAMS):
         if trainer is None:
