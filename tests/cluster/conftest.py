@@ -111,10 +111,10 @@ async def privileged_namespace(api) -> AsyncIterator[str]:
 
 async def _keep_evidence(api: Api, namespace: str, what: str, logs: Path) -> None:
     folder = EVIDENCE / f"{what[:80]}-{namespace}".replace("/", "_")
-    await collect(api, namespace, folder)
+    gist = await collect(api, namespace, folder)
     for log in sorted(logs.glob("*.log")):  # noqa: ASYNC240 -- nothing else runs now
         shutil.copy(log, folder)
-    sys.stderr.write(f"\nevidence of this failure: {folder}\n")
+    sys.stderr.write(f"\n{gist}\nevidence of this failure: {folder}\n")
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ SITE = Site(
     agent_image="ghcr.io/torchyard/operator:0.1.0",
     trainer_image="ghcr.io/torchyard/trainer:0.1.0",
 )
+UNREACHABLE = "node.kubernetes.io/unreachable"
 SECOND = CreatePod(name="cvrp-0-1", index=1, incarnation=0)
 
 
@@ -196,6 +197,27 @@ def test_a_folder_that_outlives_its_job_is_taken_over_only_on_request(claim, res
     checkpoint = {"volume": {"claim": claim} if claim else None, "resumeFrom": resume_from}
     document = built(script="1", checkpoint={name: value for name, value in checkpoint.items() if value})
     assert env(document).get("TORCHYARD_FORMER_JOB") == expected
+
+
+@pytest.mark.parametrize(
+    ("own", "seconds"),
+    [
+        ([], 30),
+        ([{"operator": "Exists"}], 30),
+        ([{"key": UNREACHABLE, "operator": "Exists", "effect": "NoSchedule"}], 30),
+        ([{"operator": "Exists"}, {"key": UNREACHABLE, "operator": "Exists", "tolerationSeconds": 600}], None),
+        ([{"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}], 600),
+    ],
+    ids=["none", "every taint", "placement only", "every taint before it", "600 s"],
+)
+def test_a_pod_leaves_a_lost_node_after_the_seconds_of_a_toleration_that_names_its_taint(own, seconds):
+    tolerations = built(command=["true"], scheduling={"tolerations": own})["spec"]["tolerations"]
+    matching = [
+        each
+        for each in tolerations
+        if each.get("key", UNREACHABLE) == UNREACHABLE and each.get("effect", "NoExecute") == "NoExecute"
+    ]
+    assert matching[0].get("tolerationSeconds") == seconds, "Kubernetes uses the first one that matches"
 
 
 def test_a_gang_keeps_the_images_it_was_created_with():

@@ -97,9 +97,15 @@ class Scheduling(Model, frozen=True, kw_only=True):
     node_selector: Annotated[dict[str, LabelValue], Meta(max_length=32, description="Labels that nodes must have.")] = (
         field(default_factory=dict)
     )
-    tolerations: Annotated[list[Toleration], Meta(max_length=32, description="Taints that the pods tolerate.")] = field(
-        default_factory=list
-    )
+    tolerations: Annotated[
+        list[Toleration],
+        Meta(
+            max_length=32,
+            description="Taints that the pods tolerate. A pod stays for 30 s on a node that is not ready or "
+            "unreachable, unless one of these has the key node.kubernetes.io/not-ready or "
+            "node.kubernetes.io/unreachable.",
+        ),
+    ] = field(default_factory=list)
     topology: Annotated[Topology | None, doc("How close the nodes of the pods must be.")] = None
     gang_timeout: Annotated[
         Duration,

@@ -34,7 +34,8 @@ class PatientApi(Api):
                     raise
                 return await super().request("GET", f"{path}/{body['metadata']['name']}")
             except NotFound:
-                if not (unanswered and verb == "DELETE"):
+                # What was changed may have ended because of that, as a pod that lost its label does.
+                if not (unanswered and verb in {"DELETE", "PATCH"}):
                     raise
                 return b"{}"
 

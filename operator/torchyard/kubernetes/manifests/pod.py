@@ -244,12 +244,18 @@ def affinity(job: TrainingJob, avoid: Iterable[str] = ()) -> Manifest:
 
 
 def tolerations(spec: TrainingJobSpec, site: Site) -> list[Manifest]:
-    """Return the tolerations of the job, and how long a pod tolerates a lost node."""
-    found = asked(spec)
-    for taint in _NODE_LOST:
-        lost = {"key": taint, "operator": "Exists", "effect": "NoExecute"}
-        found.append({**lost, "tolerationSeconds": site.lost_node_seconds})
-    return found
+    """Return how long a pod tolerates a lost node, and the tolerations of the job.
+
+    Of several tolerations of a taint, Kubernetes uses the first. One that matches every taint would keep
+    pods on a lost node forever, so only a toleration that names the taint replaces ours.
+    """
+    named = {each.key for each in spec.scheduling.tolerations if each.effect in {"", "NoExecute"}}
+    found = [
+        {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": site.lost_node_seconds}
+        for taint in _NODE_LOST
+        if taint not in named
+    ]
+    return found + asked(spec)
 
 
 def asked(spec: TrainingJobSpec) -> list[Manifest]:
