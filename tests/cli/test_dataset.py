@@ -68,6 +68,9 @@ def test_problems_and_what_is_not_a_dataset_are_named(torchyard, tmp_path):
     done = torchyard("dataset", "inspect", str(folder))
     assert done.returncode == 1
     assert "episode 1, frame 0, field 'index': is 12, expected 7; number the frames of the dataset again" in done.stdout
+    done = torchyard("dataset", "inspect", "lerobot/pusht")
+    assert done.returncode == 65
+    assert "run hf download lerobot/pusht --repo-type dataset --local-dir FOLDER and name FOLDER" in done.stderr
     done = torchyard("dataset", "inspect", str(tmp_path))
     assert done.returncode == 65
     assert "meta/info.json: does not exist; name the folder of a LeRobot dataset" in done.stderr.replace("\n", " ")

@@ -48,7 +48,7 @@ async def test_suspending_a_job_that_keeps_nothing_reports_it(torchyard):
     [
         ("Suspended", 0, ["PATCH"], "goes on"),
         ("Running", 0, [], "is not suspended"),
-        ("Succeeded", 64, [], "has succeeded and is over"),
+        ("Succeeded", 64, [], "has already succeeded"),
     ],
 )
 async def test_only_what_is_suspended_is_resumed(torchyard, state, code, asked, says):

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,9 @@ class Pods:
 
     def begin(self):
         env = self.env | {"TORCHYARD_RUN_DIR": str(self.folder)}
-        self.template = template.begun(Imports(self.agent, ["torchrun"], env))
+        folder = self.folder / f"{'deep' * 30}-{time.monotonic_ns()}"  # a socket's own address has only 108 bytes
+        folder.mkdir(mode=0o700)
+        self.template = template.begun(Imports(self.agent, ["torchrun"], env), folder)
         assert asyncio.run(self.template.imported())
         return self.template
 
@@ -185,7 +188,8 @@ def test_what_no_process_can_be_given_is_left_to_an_ordinary_start(pods):
 def test_a_caller_that_gave_up_starts_nothing(pods):
     run, pod = pods.pod()
     with (run / "lock").open("wb") as lock, socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(pods.template._folder / "socket"))
+        with template._address(pods.template._folder) as address:
+            connection.connect(address)
         request = {each: getattr(pod, each) for each in pod.__struct_fields__}
         socket.send_fds(connection, [template._framed(request)], [lock.fileno(), lock.fileno()])
         assert b"accepted" in connection.recv(100)

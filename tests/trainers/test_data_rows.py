@@ -105,6 +105,10 @@ def test_a_line_without_an_end_takes_no_memory_without_a_bound(tmp_path, monkeyp
         JsonLines(File(tmp_path / "long.jsonl"))
 
 
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 90071992\n"
+KINDS = ("jsonl", "parquet", "npy", "bin")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -131,6 +135,7 @@ def test_a_line_without_an_end_takes_no_memory_without_a_bound(tmp_path, monkeyp
         ("odd.bin", b"12345", "5 bytes are no whole number of uint16"),
         ("broken.npy", b"\x93NUMPY\x01\x00\x02\x00[]", "not a .npy file"),
         ("deep.npy", b"\x93NUMPY\x01\x00\xff\xff" + b"-" * 70_000, "not a .npy file"),
+        *((f"git.{kind}", POINTER, "is a pointer of Git LFS, not the file; run git lfs pull") for kind in KINDS),
         ("long.npy", b"\x93NUMPY\x01\x00\xff\xff1" + b"+1j" * 20_000, "not a .npy file"),
     ],
 )
@@ -218,9 +223,10 @@ def test_a_name_that_is_too_long_is_no_file():
         open_rows(["x" * 300 + ".jsonl"])
 
 
-def test_the_name_of_a_dataset_on_the_hub_is_not_taken_for_a_file():
+@pytest.mark.parametrize("given", ["owner/set", "https://huggingface.co/datasets/owner/set"])
+def test_the_name_of_a_dataset_on_the_hub_is_not_taken_for_a_file(given):
     with pytest.raises(DataError, match=r"name its files: hf://datasets/owner/set/\*\*/\*\.parquet"):
-        open_rows(["owner/set"])
+        open_rows([given])
 
 
 def test_several_files_are_one_set(tmp_path):

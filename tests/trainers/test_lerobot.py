@@ -132,6 +132,11 @@ def cut(name, size):
     return damage
 
 
+def not_fetched(name):
+    return lambda folder: (folder / name).write_bytes(POINTER)
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 90071992\n"
 IMAGE = "observation.images.camera0"
 OUTSIDE = {"bytes": None, "path": "../../x"}
 
@@ -151,6 +156,12 @@ def value(name, row, wrong):
         (value("timestamp", 9, 0.4), r"1, frame 2, field 'timestamp': is 0.4 s, expected 0.2 s at the 10 frames per s"),
         (value(IMAGE, 1, {"bytes": b"no", "path": None}), rf"0, frame 1, field '{IMAGE}': not a readable image"),
         (value(IMAGE, 1, OUTSIDE), rf"frame 1, field '{IMAGE}': '../../x' is not a file in the dataset"),
+        (value(IMAGE, 1, {"bytes": POINTER, "path": None}), rf"field '{IMAGE}': the image is a pointer of Git LFS"),
+        (
+            not_fetched("data/chunk-000/file-001.parquet"),
+            r"file-001.parquet is a pointer of Git LFS, not the file; run",
+        ),
+        (not_fetched("meta/stats.json"), r"meta/stats.json is a pointer of Git LFS, not the file; run git lfs pull"),
         (cut("data/chunk-000/file-000.parquet", 900), r"file-000.parquet: not a readable Parquet file"),
         (cut("meta/info.json", 40), r"info.json: not JSON"),
         (lambda folder: (folder / "meta/stats.json").write_text("[" * 100_000), r"stats.json: not JSON: maximum rec"),
@@ -296,6 +307,9 @@ def test_a_playlist_named_like_a_video_opens_nothing(tmp_path):
     )
     first.write_text(f"ffconcat version 1.0\nfile {second.name}\n")
     with pytest.raises(DataError, match=r"episode 0, frame 0, .* cannot be decoded"):
+        recordings(folder).read([0])
+    first.write_bytes(POINTER)
+    with pytest.raises(DataError, match=r"episode_000000.mp4 is a pointer of Git LFS, not the file; run git lfs pull"):
         recordings(folder).read([0])
 
 

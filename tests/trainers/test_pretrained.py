@@ -112,6 +112,27 @@ def test_a_file_that_git_has_not_fetched_is_named(tmp_path):
         stream(Pretrained(tmp_path), nn.Linear(1, 1), ALONE)
 
 
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("module.{}", "have 'module.' of DistributedDataParallel or DeepSpeed; save the model inside with save_pretr"),
+        ("_orig_mod.module.{}", "have '_orig_mod.' of torch.compile, and 'module.' of DistributedDataParallel or Deep"),
+        ("model.{}", "have 'model.' of a module that holds the model, such as a LightningModule; save the model insi"),
+        (
+            "base_model.model.{}",
+            r"have 'base_model.model.' of a model of peft; merge .*: model.merge_and_unload\(\).save",
+        ),
+    ],
+)
+def test_weights_that_were_saved_inside_of_a_wrapper_are_said_to_be(tmp_path, named, said):
+    language().save_pretrained(tmp_path)
+    path, model = tmp_path / "model.safetensors", empty(tmp_path)
+    allocate(model, CPU)
+    save_file({named.format(name): each for name, each in load_file(path).items()}, path)
+    with pytest.raises(DataMismatchError, match=f"^trainer.params.pretrained: {tmp_path} does not fit .*: .*{said}"):
+        stream(Pretrained(tmp_path, converts=True), model, ALONE)
+
+
 def test_a_tied_weight_that_a_file_has_twice_must_be_the_same(tmp_path):
     language().save_pretrained(tmp_path)
     path, model = tmp_path / "model.safetensors", empty(tmp_path)

@@ -186,7 +186,7 @@ class Job:
         job = kept.job
         if job.status.state.terminal:
             fix = "start it under another name with checkpoint.resumeFrom" if job.status.state == State.FAILED else ""
-            raise TorchYardError(f"{self.name} has {job.status.state.lower()} and is over", fix)
+            raise TorchYardError(f"{self.name} has already {job.status.state.lower()}", fix)
         if self.location.kind == "local":
             from torchyard.client.controlled import control
             from torchyard.client.start import require_gpus

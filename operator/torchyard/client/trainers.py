@@ -1,13 +1,16 @@
-"""Run commands of the built-in trainers, each in a new process, since the operator never imports torch."""
+"""Run commands of the trainers, each in a new process, since the operator never imports torch."""
 
 import importlib.util
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torchyard.api.launch import trainer_config
 from torchyard.api.resource import TrainingJob
@@ -19,18 +22,61 @@ from torchyard.interpreter import own_environment, own_python
 _PACKAGE = "torchyard_trainers"
 
 
+def document(*arguments: str, renamed: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run a command of the trainers that is about no job; return the document that it prints.
+
+    Args:
+        arguments: of the trainers' command line.
+        renamed: see `refusal`.
+
+    Raises:
+        TorchYardError: the trainers' error, or they are not installed here.
+    """
+    command = own_python("-m", _PACKAGE, *arguments)
+    done = subprocess.run(command, capture_output=True, text=True, env=own_environment(os.environ), check=False)
+    if done.returncode:
+        raise refusal(done.stderr, done.returncode, renamed)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def refusal(said: str, code: int, renamed: Mapping[str, str] | None = None) -> TorchYardError:
+    """Return the error with which a process of the trainers ended.
+
+    Args:
+        said: what it wrote to stderr: messages of libraries, then `torchyard_trainers: SENTENCE; FIX` or a traceback.
+        code: its exit code; negative: a signal ended it.
+        renamed: beginnings of its sentences, such as `--memory:`, and what the user has written in their place.
+    """
+    _, own, sentence = f"\n{said}".rpartition(f"\n{_PACKAGE}: ")
+    if own:
+        sentence = " ".join(sentence.split())
+        for begin, written in (renamed or {}).items():
+            sentence = written + sentence.removeprefix(begin) if sentence.startswith(begin) else sentence
+        what, _, fix = sentence.rpartition("; ")
+        return TorchYardError(what or fix, fix if what else "", code)
+    if code < 0:
+        ended = f"a process of the trainers was ended by {signal.Signals(-code).name}"
+        return TorchYardError(ended, "look for a lack of memory" if code == -signal.SIGKILL else "", FAILED)
+    last = (said.strip() or f"exit code {code}").splitlines()[-1]
+    if "No module named" in last:
+        return TorchYardError("trainers are not installed here", "pip install 'torchyard[trainers]'", FAILED)
+    return TorchYardError(last, code=code)
+
+
 def is_outside(job: TrainingJob) -> bool:
     """Return whether the job's workload is a custom one, MODULE:CLASS."""
     return job.spec.trainer is not None and job.spec.trainer.name not in BUILT_IN
 
 
-def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
+def ask(job: TrainingJob, *arguments: str, folder: Path = Path(), renamed: Mapping[str, str] | None = None) -> str:
     """Run a command of a job's trainer; return its output.
 
     Args:
         job: with a trainer.
         arguments: of the trainer's command line.
         folder: folder of the job file; a custom workload is searched there or in the job's `workingDir`.
+        renamed: see `refusal`.
 
     Raises:
         TorchYardError: the trainer's error.
@@ -48,9 +94,7 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path()) -> str:
             raise TorchYardError(f"spec.workingDir: {cwd} is not a folder", "create it or correct the path")
         done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
     if done.returncode:
-        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        what, _, fix = said[-1].removeprefix(f"{_PACKAGE}: ").partition("; ")
-        raise TorchYardError(what, fix, code=INVALID if done.returncode == INVALID else FAILED)
+        raise refusal(done.stderr, done.returncode, renamed)
     return done.stdout
 
 

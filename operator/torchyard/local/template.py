@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +83,8 @@ class Template:
     async def imported(self) -> bool:
         """Wait for its imports; return whether it serves. One that was stopped by a signal is killed."""
         try:
-            reader, writer = await asyncio.open_unix_connection(self._folder / "socket")
+            with _address(self._folder) as address:
+                reader, writer = await asyncio.open_unix_connection(address)
         except OSError:
             return False
         answer = asyncio.create_task(reader.readline())
@@ -113,7 +114,8 @@ class Template:
         request = _framed(msgspec.to_builtins(pod))
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_SECONDS)
-            connection.connect(str(self._folder / "socket"))
+            with _address(self._folder) as address:
+                connection.connect(address)
             sent = socket.send_fds(connection, [request], list(descriptors))
             connection.sendall(request[sent:])
             if _says(self._answer(connection), "accepted"):
@@ -176,7 +178,8 @@ def begun(
             "TORCHYARD_TERMINATION_LOG": str(folder / "termination.json"),
         }
         with socket.socket(socket.AF_UNIX) as listening, (folder / "log").open("wb") as log:
-            listening.bind(str(folder / "socket"))
+            with _address(folder) as address:
+                listening.bind(address)
             listening.listen()
             watched = os.pidfd_open(os.getpid() if owner is None else owner.pid)
             try:
@@ -205,6 +208,16 @@ def begun(
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return Template(folder, process, child)
+
+
+@contextlib.contextmanager
+def _address(folder: Path) -> Iterator[str]:
+    """Yield the path of a template's socket, short wherever `TMPDIR` is: the address of a socket has 108 bytes."""
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/socket"
+    finally:
+        os.close(descriptor)
 
 
 def _framed(request: dict[str, Any]) -> bytes:

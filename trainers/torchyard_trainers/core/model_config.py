@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from torchyard_trainers.core.data.files import is_hub_id
-from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.exits import ConfigError, TrainerError
+from torchyard_trainers.core.hub import HEAD, NOT_FETCHED, download, is_pointer
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -23,7 +23,6 @@ _LAYERS = re.compile(r"(^|_)(layers|depths?|experts|blocks)$|^n_layer$", re.IGNO
 _NOT_SIZES = re.compile(r"theta|base|token_id|_length$|^seed$", re.IGNORECASE)
 MAX_BUFFER_BYTES = 2**30
 GGUF = "*.gguf"
-_POINTER = b"version https://git-lfs"
 
 
 def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
@@ -51,9 +50,8 @@ def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
 def _other_than_folder(folder: Path) -> str:
     """Return what a path is that is no folder of a model, and what to do; "" if it may be one."""
     if not folder.exists():
-        if is_hub_id(str(folder)):
-            return f"does not exist; if it is a model of the Hugging Face Hub, hf download {folder} --local-dir FOLDER"
-        return "does not exist; check the path, and that every pod can read it"
+        fix = download(str(folder), "model") or "check the path, and that every pod can read it"
+        return f"does not exist; {fix}"
     if folder.suffix == ".gguf" or (folder.is_dir() and not (folder / "config.json").exists() and _first(folder, GGUF)):
         return "is GGUF; convert it: from_pretrained(FOLDER, gguf_file=NAME) of transformers, and save_pretrained"
     if folder.is_file():
@@ -83,10 +81,20 @@ def other_weights(folder: Path) -> str:
     return "has neither model.safetensors nor model.safetensors.index.json; name a folder of a Hugging Face model"
 
 
-def is_pointer(path: Path) -> bool:
-    """Return whether Git has left a pointer in place of a large file."""
+def check_fetched(path: Path, at: str, error: type[TrainerError] = ConfigError) -> None:
+    """Check that Git has fetched a file.
+
+    Args:
+        path: of the file.
+        at: how errors about it begin.
+        error: to raise.
+
+    Raises:
+        TrainerError: it has left a pointer in its place.
+    """
     with path.open("rb") as file:
-        return file.read(len(_POINTER)) == _POINTER
+        if is_pointer(file.read(HEAD)):
+            raise error(f"{at} {NOT_FETCHED}")
 
 
 def _first(folder: Path, pattern: str) -> str | None:
@@ -107,8 +115,7 @@ def read_object(path: Path, at: str, what: str) -> dict[str, Any]:
     try:
         if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
             raise ConfigError(f"{at} is not {what}: it is not a file of at most {MAX_CONFIG_BYTES >> 20} MiB")
-        if is_pointer(path):
-            raise ConfigError(f"{at} is a pointer of Git LFS, not the file; run git lfs pull in its folder")
+        check_fetched(path, at)
         tree = json.loads(path.read_text())
     except (ValueError, RecursionError, OSError) as error:
         if isinstance(error, ConfigError):

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
-from torchyard_trainers.core.model_config import is_pointer, other_weights
+from torchyard_trainers.core.model_config import check_fetched, other_weights
 from torchyard_trainers.core.named_tensors import local_part, names_of
 from torchyard_trainers.core.published import Piece, published
 from torchyard_trainers.core.world import World
+from torchyard_trainers.core.wrappers import wrapper_of
 
 FILE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -165,6 +166,9 @@ def _plan(pretrained: Pretrained, model: nn.Module, wanted: Mapping[str, Tensor]
         ],
     }
     if any(faults.values()):
+        own_names = [each.name for each in stored.values() if not is_adapter(each.name)]
+        if wrapper := wrapper_of(own_names, lambda own: {_renamed(own, pretrained), base + own} & expected != set()):
+            raise DataMismatchError(f"{pretrained.at(pretrained.folder)} does not fit the model: {wrapper}")
         raise DataMismatchError(_described(pretrained, faults))
     plan: Plan = defaultdict(list)
     read: set[tuple[int, str]] = set()
@@ -200,10 +204,7 @@ def files_in(pretrained: Pretrained) -> Iterator[Path]:
             raise DataMismatchError(
                 f"{pretrained.at(folder)}: {INDEX} names {name}, which does not exist; copy the folder again"
             )
-        if is_pointer(path):
-            raise DataMismatchError(
-                f"{pretrained.at(path)} is a pointer of Git LFS, not the file; run git lfs pull in its folder"
-            )
+        check_fetched(path, pretrained.at(path), DataMismatchError)
         yield path
 
 
@@ -341,6 +342,7 @@ def _index_of(pretrained: Pretrained) -> dict[str, str] | None:
         return None
     if path.stat().st_size > MAX_INDEX_BYTES:
         raise ConfigError(f"{at}: larger than {MAX_INDEX_BYTES >> 20} MiB; not an index of a model")
+    check_fetched(path, at)
     try:
         weight_map: Any = json.loads(path.read_text())["weight_map"]
         names = {str(name): str(file) for name, file in weight_map.items()}

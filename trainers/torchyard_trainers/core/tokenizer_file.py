@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.model_config import is_pointer
+from torchyard_trainers.core.model_config import check_fetched
 
 TOKENIZER = "tokenizer.json"
 WORDS = "words.txt"
@@ -105,8 +105,7 @@ def check_tokenizer_file(path: Path, at: str, *, limit: int = MAX_TOKENIZER_BYTE
             f"{at} has {path.stat().st_size >> 20} MiB, more than {limit >> 20}, which no published model has; "
             "copy it again"
         )
-    if is_pointer(path):
-        raise ConfigError(f"{at} is a pointer of Git LFS, not the file; run git lfs pull in its folder")
+    check_fetched(path, at)
     for what, count, most in _counts(path.name, path.read_bytes()):
         if count > most:
             raise ConfigError(

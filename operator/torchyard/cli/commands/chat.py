@@ -102,6 +102,8 @@ def model_folder(name: str) -> Path:
                 return each.absolute()
         if (path / "run.json").is_file():
             return path.absolute()
+        if not path.exists():
+            return path  # the trainers know what may be meant
         raise RefusalError(f"{name} has neither config.json nor checkpoints", "name a folder of a model, or a run")
     root = find(name).checkpoints
     for each in (root / "export" / "hf-merged", root / "export" / "hf", root):
@@ -166,6 +168,8 @@ class Model:
             raise RefusalError(reply["error"], code=FAILED)
 
     def _read(self) -> dict[str, Any]:
+        from torchyard.client.trainers import refusal
+
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if line:
@@ -173,11 +177,7 @@ class Model:
             return reply
         code = self._process.wait()
         self._errors.seek(0)
-        said = (self._errors.read().strip() or f"exit code {code}").splitlines()[-1]
-        if "No module named" in said:
-            raise RefusalError("trainers are not installed here", "pip install 'torchyard[trainers]'")
-        what, _, fix = said.removeprefix("torchyard_trainers: ").partition("; ")
-        raise RefusalError(what, fix, code if code > 0 else FAILED)
+        raise refusal(self._errors.read(), code, {"trainer.params.pretrained: ": ""})
 
     def __enter__(self) -> Self:
         return self

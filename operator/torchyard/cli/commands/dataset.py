@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torchyard.api.formatting import plural, span
 from torchyard.cli import arguments as common
-from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
+from torchyard.cli.errors import FAILED, SUCCEEDED
 
 
 def dataset_arguments(parser: ArgumentParser) -> None:
@@ -30,7 +30,10 @@ def dataset(*, action: Literal["inspect"], path: str, tokenizer: Path | None, ou
     Exit codes: 0 all can be used, 1 there are problems, 65 it is not such a dataset.
     """
     del action
-    found = ask(path, tokenizer)
+    from torchyard.client.trainers import document
+
+    words = ["--tokenizer", str(tokenizer)] if tokenizer is not None else []
+    found = document("dataset", path, *words, renamed={"trainer.params.pretrained:": "--tokenizer:"})
     if output is not None:
         from torchyard.cli.output import emit
 
@@ -39,32 +42,6 @@ def dataset(*, action: Literal["inspect"], path: str, tokenizer: Path | None, ou
         for line in shown_text(found) if found.get("kind") == "text" else shown(found):
             print(line)
     return FAILED if found["problemCount"] else SUCCEEDED
-
-
-def ask(path: str, tokenizer: Path | None) -> dict[str, Any]:
-    """Return the report of the trainers on a dataset; they have the libraries that read it.
-
-    Raises:
-        RefusalError: trainers are not installed here, or it is not a dataset.
-    """
-    import json
-    import os
-    import subprocess
-
-    from torchyard.interpreter import own_environment, own_python
-
-    place = path if "://" in path else str(Path(path).absolute())
-    words = ["--tokenizer", str(tokenizer.absolute())] if tokenizer is not None else []
-    command = own_python("-m", "torchyard_trainers", "dataset", place, *words)
-    done = subprocess.run(command, capture_output=True, text=True, env=own_environment(os.environ), check=False)
-    if done.returncode == 0:
-        answer: dict[str, Any] = json.loads(done.stdout)
-        return answer
-    said = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
-    if "No module named" in said:
-        raise RefusalError("trainers are not installed here", "pip install 'torchyard[trainers]'")
-    what, _, fix = said.removeprefix("torchyard_trainers: ").partition("; ")
-    raise RefusalError(what, fix, done.returncode)
 
 
 def shown(found: dict[str, Any]) -> list[str]:

@@ -45,13 +45,15 @@ def gpus(*, select: int | None, fit: int | None, output: Literal["json"] | None,
 
     With --select, give the UUIDs to put into CUDA_VISIBLE_DEVICES or spec.gpu.ids.
     """
+    from torchyard.client.trainers import document
+
     given = {name: value for name, value in conditions.items() if value is not None}
     if given and select is None:
         first = next(iter(given)).replace("_", "-")
         raise RefusalError(f"--{first} is a condition of --select", "say how many with --select N")
     wishes = {**given, "select": select, "fit": fit}
     words = [f"--{name.replace('_', '-')}={value}" for name, value in wishes.items() if value is not None]
-    found = ask(words)
+    found = document("gpus", *words)
     if output is not None:
         from torchyard.cli.output import emit
 
@@ -60,30 +62,6 @@ def gpus(*, select: int | None, fit: int | None, output: Literal["json"] | None,
     for line in shown(found):
         print(line)
     return SUCCEEDED
-
-
-def ask(words: list[str]) -> dict[str, Any]:
-    """Ask a process of the trainers, which has the libraries that know GPUs.
-
-    Raises:
-        RefusalError: trainers are not installed here, or no GPU meets the conditions.
-    """
-    import json
-    import os
-    import subprocess
-
-    from torchyard.interpreter import own_environment, own_python
-
-    command, environment = own_python("-m", "torchyard_trainers", "gpus", *words), own_environment(os.environ)
-    asked = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    if asked.returncode == 0:
-        answer: dict[str, Any] = json.loads(asked.stdout)
-        return answer
-    said = (asked.stderr.strip() or "it says nothing").splitlines()[-1]
-    if "No module named" in said:
-        raise RefusalError("trainers are not installed here", "pip install 'torchyard[trainers]'")
-    what, _, fix = said.removeprefix("torchyard_trainers: ").partition("; ")
-    raise RefusalError(what, fix, asked.returncode)
 
 
 def shown(found: dict[str, Any]) -> list[str]:

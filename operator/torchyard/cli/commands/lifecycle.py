@@ -34,7 +34,7 @@ def stop(name: str, wait: bool) -> int:
         run = asyncio.run(stop_run(name, wait=wait))
     state = run.job.status.state
     if state.terminal:
-        say(f"{name}: it has already {state.lower()}")
+        say(f"{name} has already {state.lower()}")
         return SUCCEEDED if state == State.SUCCEEDED else FAILED
     if settled(run):
         say(f"{name}: stopped; `torchyard resume {name}` goes on")
@@ -113,13 +113,13 @@ def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool
     kept = ask_at(HERE, lambda backend: backend.get(name))
     job = kept.job
     if job.status.state == State.SUCCEEDED:
-        say(f"{name}: it has succeeded already")
+        say(f"{name} has already succeeded")
         if output is not None:
             emit(kept.document, output)
         return SUCCEEDED
     if job.status.state == State.FAILED:
         raise RefusalError(
-            f"the run {name!r} has failed",
+            f"{name} has already failed",
             f"`torchyard status {name}` shows why, `torchyard run FILE` starts it over",
         )
     if kept.controlled and job.status.state != State.SUSPENDED:
@@ -139,7 +139,7 @@ async def _of_cluster(backend: "Backend", name: str, output: Format | None) -> i
         fix = f"`torchyard delete {name}{backend.flags}` and submit it again to start over"
         if job.spec.checkpoint.claim is not None:
             fix += f" (its files are kept; with checkpoint.resumeFrom: {name} the new job continues from them)"
-        raise RefusalError(f"{name} in {backend.where} has {job.status.state.lower()} and is over", fix)
+        raise RefusalError(f"{name} in {backend.where} has already {job.status.state.lower()}", fix)
     outcome = "goes on" if job.spec.suspend else "is not suspended"
     if job.spec.suspend:
         kept = await backend.resume(name)

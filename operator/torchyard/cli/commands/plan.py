@@ -8,7 +8,6 @@ from typing import Any, Literal
 from torchyard.api.formatting import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
-from torchyard.client.errors import TorchYardError
 
 GIB = 1024**3
 # About the GiB that CUDA reports for a whole device, by the names people use, from what is published of them and quoted
@@ -137,7 +136,7 @@ def forecast(
         bf16: whether the GPU has it.
 
     Raises:
-        RefusalError: in the trainer's words.
+        TorchYardError: in the trainer's words.
     """
     import json
 
@@ -145,10 +144,8 @@ def forecast(
 
     limit = ["--memory", str(memory)] if memory is not None else []
     limit += [] if bf16 else ["--no-bf16"]
-    try:
-        answer = ask(job, "plan", "--world", str(ranks), "--local", str(local), *limit, folder=folder)
-    except TorchYardError as error:
-        raise RefusalError(error.sentence.replace("--memory:", f"{field}:"), error.fix, error.code) from error
+    words = ("plan", "--world", str(ranks), "--local", str(local), *limit)
+    answer = ask(job, *words, folder=folder, renamed={"--memory:": f"{field}:"})
     found: dict[str, Any] = json.loads(answer)
     return found
 

@@ -23,7 +23,6 @@ PAUSE = 1.0  # seconds before the second attempt, twice that before the third
 # One of the parts of a set: `train-00001-of-00003.parquet`, the first is 0.
 _NUMBERED = re.compile(r"(?P<stem>.*-)(?P<number>\d{5})(?P<rest>-of-(?P<count>\d{5})\..*)")
 MOST_PARTS = 10_000
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _REMOTE = re.compile(r"^[a-z0-9+.-]+(::|://)", re.IGNORECASE)
 
 
@@ -190,8 +189,3 @@ def _missing(matches: Sequence[str], pattern: str) -> str:
             if part not in names and fnmatchcase(part, wanted):
                 return part
     return ""
-
-
-def is_hub_id(text: str) -> bool:
-    """Return whether a text has the form of an id of the Hugging Face Hub, `OWNER/NAME`."""
-    return _HUB_ID.fullmatch(text) is not None

@@ -20,8 +20,10 @@ from numpy.typing import NDArray
 from torchyard_trainers.core.data.files import File
 from torchyard_trainers.core.data.parquet import decoded
 from torchyard_trainers.core.exits import DataError
+from torchyard_trainers.core.hub import HEAD, NOT_FETCHED, download, is_pointer
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
+INFO = "meta/info.json"
 IMAGE_KINDS = ("image", "video")
 KINDS = ("min", "max", "mean", "std")  # of statistics
 MAX_JSON_BYTES = 64 << 20
@@ -89,7 +91,7 @@ def open_lerobot(folder: Path) -> LeRobot:
         DataError: it is not a dataset of a known version, or a file of its metadata cannot be used; the message names
             the file, and the episode and field.
     """
-    info = _json(folder, "meta/info.json")
+    info = _json(folder, INFO)
     version = info.get("codebase_version")
     if version not in VERSIONS:
         raise DataError(
@@ -288,17 +290,16 @@ def read_parquet(folder: Path, name: str, columns: Sequence[str] | None, most: i
             raise DataError(f"{path}: has {file.metadata.num_rows:,} records; at most {MAX_RECORDS:,} are read")
         return decoded(file, path.stat().st_size, columns, range(file.num_row_groups), str(path))
     except ArrowException as error:
+        with path.open("rb") as start:
+            if is_pointer(start.read(HEAD)):
+                raise DataError(f"{path} {NOT_FETCHED}") from error
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
 
 
 def _json(folder: Path, name: str) -> dict[str, Any]:
     path = folder / name
-    if not path.is_file():
-        raise DataError(f"{path}: does not exist; name the folder of a LeRobot dataset")
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise DataError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB")
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(_content(folder, name))
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not JSON: {error}") from error
     if not isinstance(found, dict):
@@ -308,12 +309,8 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 def _json_lines(folder: Path, name: str) -> list[dict[str, Any]]:
     path = folder / name
-    if not path.is_file():
-        raise DataError(f"{path}: does not exist; copy the dataset again")
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise DataError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB")
     rows = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(_content(folder, name).rstrip().split(b"\n"), 1):
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -322,6 +319,27 @@ def _json_lines(folder: Path, name: str) -> list[dict[str, Any]]:
             raise DataError(f"{path}, line {number}: is a {type(row).__name__}, expected an object")
         rows.append(row)
     return rows
+
+
+def _content(folder: Path, name: str) -> bytes:
+    """Return a file of the metadata.
+
+    Raises:
+        DataError: it is missing, too large, or was not fetched.
+    """
+    path = folder / name
+    if not folder.exists():
+        fix = download(str(folder), "dataset") or "check the path, and that every pod can read it"
+        raise DataError(f"{folder} does not exist; {fix}")
+    if not path.is_file():
+        fix = "copy the dataset again" if (folder / INFO).is_file() else "name the folder of a LeRobot dataset"
+        raise DataError(f"{path}: does not exist; {fix}")
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise DataError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB")
+    content = path.read_bytes()
+    if is_pointer(content):
+        raise DataError(f"{path} {NOT_FETCHED}")
+    return content
 
 
 def _number(row: Mapping[str, Any], name: str, where: str, least: int = 0) -> int:

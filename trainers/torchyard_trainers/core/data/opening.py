@@ -4,13 +4,14 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchyard_trainers.core.data.files import File, expand, is_hub_id
+from torchyard_trainers.core.data.files import File, expand
 from torchyard_trainers.core.data.jsonl import JsonLines
 from torchyard_trainers.core.data.mixture import Concatenated
 from torchyard_trainers.core.data.parquet import Parquet
 from torchyard_trainers.core.data.rows import Rows
 from torchyard_trainers.core.data.tokens import TokenWindows
 from torchyard_trainers.core.exits import DataError
+from torchyard_trainers.core.hub import hub_id
 
 RECORDS = (".jsonl", ".ndjson", ".parquet", ".pq")
 # What other kinds of files have to become, by suffix.
@@ -65,8 +66,8 @@ def _open(file: File, window: int | None, dtype: str, columns: Sequence[str] | N
     if ".jsonl" in name or ".ndjson" in name or name.endswith(".json"):
         return JsonLines(file)
     fix = _CONVERT.get(Path(name).suffix, "convert it to JSON lines or Parquet")
-    if is_hub_id(file.url) and not Path(file.url).exists():
-        fix = f"if it is a dataset of the Hugging Face Hub, name its files: hf://datasets/{file.url}/**/*.parquet"
+    if "/" in (name := hub_id(file.url)) and not os.path.exists(file.url):  # noqa: PTH110
+        fix = f"if it is a dataset of the Hugging Face Hub, name its files: hf://datasets/{name}/**/*.parquet"
     raise DataError(f"{file.url}: expected a file whose name ends with .jsonl, .parquet, .bin or .npy; {fix}")
 
 
