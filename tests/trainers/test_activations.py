@@ -35,7 +35,7 @@ def forward_and_backward(model, how):
 
 
 @pytest.mark.parametrize("model", ["am", "gat", "gt"])
-def test_the_bits_stay_and_the_memory_falls(model):
+def test_activation_checkpointing_changes_no_bit_and_lowers_memory(model):
     loss, gradients, kept_all = forward_and_backward(model, "none")
     peaks = {}
     for how in ("selective", "full"):
@@ -57,13 +57,13 @@ def products_in(how):
     return counter.get_total_flops()
 
 
-def test_selective_computes_no_product_again_and_full_computes_all_of_them_again():
+def test_selective_recomputes_no_matrix_product_and_full_recomputes_all():
     assert products_in("selective") == products_in("none")
     assert products_in("full") > 1.25 * products_in("none")
 
 
 @pytest.mark.parametrize("how", ["full", "selective"])
-def test_a_model_that_names_no_blocks_is_one(how):
+def test_a_model_that_names_no_blocks_is_one_block(how):
     """Asked to compute again, it does: the field is heard."""
     passes = []
     model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())

@@ -55,7 +55,7 @@ def test_padding_repeats_real_samples_and_never_fills_a_whole_micro_batch_of_wor
     assert slots - -(-global_batch // world) < len(split(global_batch, world, 0, micro_batch))
 
 
-def test_sizes_below_one_are_refused_by_name():
+def test_sizes_below_one_are_rejected_by_name():
     with pytest.raises(ValueError, match="micro-batch 0"):
         split(8, 2, 0, 0)
 
@@ -71,12 +71,12 @@ def test_out_of_memory_advises_half_of_what_a_rank_really_held():
     ("configured", "learned", "largest"),
     [("auto", None, None), (8, None, 8), ("auto", "16", 16), (8, "16", 8), (32, "16", 16)],
 )
-def test_what_an_earlier_round_learned_and_what_is_configured_both_hold(configured, learned, largest):
+def test_the_smaller_of_the_configured_and_the_learned_micro_batch_is_the_limit(configured, learned, largest):
     assert largest_micro_batch(configured, learned) == largest
 
 
 @pytest.mark.parametrize("nonsense", ["", "0", "-4", "many", "1.5"])
-def test_a_learned_micro_batch_that_is_none_is_refused_by_name(nonsense):
+def test_a_learned_micro_batch_that_is_no_positive_number_is_rejected_by_name(nonsense):
     with pytest.raises(ConfigError, match="TORCHYARD_MICRO_BATCH"):
         largest_micro_batch("auto", nonsense)
 

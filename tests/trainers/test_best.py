@@ -8,11 +8,11 @@ from hypothesis import strategies as some
 from torchyard_trainers.core.checkpoints.best import Best
 
 
-def test_the_best_of_none_admits_nothing():
+def test_keep_best_0_keeps_no_checkpoint():
     assert not Best(0).admits(1.0)
 
 
-def test_what_is_no_number_is_never_the_best():
+def test_a_score_of_nan_is_never_the_best():
     assert not Best(3).admits(None)
     assert not Best(3).admits(math.nan)
     assert not Best(3).admits(math.inf)
@@ -25,7 +25,7 @@ def test_a_resumed_run_knows_the_scores_that_are_kept():
 
 
 @given(some.lists(some.floats(0, 100)), some.integers(1, 5))
-def test_what_is_admitted_is_among_the_lowest_so_far(scores, count):
+def test_a_checkpoint_is_kept_if_its_score_is_among_the_lowest_so_far(scores, count):
     best = Best(count)
     for place, score in enumerate(scores):
         before = sorted(scores[:place])

@@ -37,7 +37,7 @@ def flip_a_bit(root, step):
     shard.write_bytes(content)
 
 
-def test_what_is_saved_after_a_damaged_checkpoint_outlives_it(tmp_path):
+def test_checkpoints_saved_after_a_damaged_one_are_kept_and_it_is_deleted(tmp_path):
     first = owner(tmp_path)
     save(first, 800)
     save(first, 900)
@@ -72,7 +72,7 @@ def test_a_run_keeps_its_newest_checkpoints(tmp_path, keep):
 
 
 @pytest.mark.parametrize("broken", ["step-00000001", "latest"])
-def test_what_is_published_is_not_taken_away_again_because_tidying_failed(tmp_path, monkeypatch, broken):
+def test_a_committed_checkpoint_stays_when_deleting_older_ones_fails(tmp_path, monkeypatch, broken):
     checkpoints, removed = owner(tmp_path), []
     for step in (1, 2):
         save(checkpoints, step)
@@ -95,7 +95,7 @@ def test_what_is_published_is_not_taken_away_again_because_tidying_failed(tmp_pa
     assert restore(owner(tmp_path, 2))[1] == 3.0
 
 
-def test_what_a_kill_left_of_a_small_file_is_swept_and_what_is_being_written_stays(tmp_path):
+def test_leftovers_of_a_killed_write_are_deleted_and_a_file_being_written_stays(tmp_path):
     save(owner(tmp_path), 1)
     for name in (".latest.4711", ".run.json.4711"):
         (tmp_path / name).write_text("half")
@@ -142,7 +142,7 @@ def test_a_gang_that_was_cut_off_cannot_write_into_the_checkpoint_of_its_success
 
 
 @pytest.mark.parametrize("when", ["save", "written_by"])
-def test_a_gang_whose_save_was_swept_away_under_it_says_who_did_it(tmp_path, when):
+def test_a_gang_whose_unfinished_save_was_deleted_names_the_round_that_did_it(tmp_path, when):
     """Frozen while it writes its shards, or once they are written and before they are sealed."""
 
     class Swept(DcpShards):
@@ -162,7 +162,7 @@ def test_a_gang_whose_save_was_swept_away_under_it_says_who_did_it(tmp_path, whe
         stale.save(5, {}, {"step": 5}, keep=3)
 
 
-def test_what_a_killed_save_left_is_swept_away_but_not_what_a_newer_round_writes(tmp_path):
+def test_leftovers_of_a_killed_save_are_deleted_but_not_files_of_a_newer_round(tmp_path):
     def killed():
         raise KeyboardInterrupt
 
@@ -182,7 +182,7 @@ def test_what_a_killed_save_left_is_swept_away_but_not_what_a_newer_round_writes
     assert unfinished() == set()
 
 
-def test_a_step_that_another_round_published_is_not_replaced(tmp_path):
+def test_a_checkpoint_that_another_round_committed_is_not_replaced(tmp_path):
     save(owner(tmp_path), 5)
     late = commits.unfinished_folder(tmp_path, 5, 2, "job")
     (late / "dcp").mkdir(parents=True)

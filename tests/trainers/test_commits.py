@@ -88,7 +88,7 @@ def test_retention_keeps_the_best_by_score_beside_the_newest(tmp_path):
     assert valid(tmp_path) == [7, 5]
 
 
-def test_a_score_that_is_no_number_takes_no_ones_place(tmp_path):
+def test_a_checkpoint_with_a_score_of_nan_replaces_no_other(tmp_path):
     for step, score in ((1, 4.9), (2, float("nan")), (3, 5.2)):
         write_step(tmp_path, step, score=score)
     assert commits.retire(tmp_path, 1, saved=3, best=1) == [2]
@@ -102,7 +102,7 @@ def test_a_checkpoint_without_a_readable_score_is_none_of_the_best(tmp_path, tex
     assert commits.read_score(folder) is None
 
 
-def test_a_removal_that_is_interrupted_leaves_nothing_that_looks_whole(tmp_path, monkeypatch):
+def test_an_interrupted_deletion_leaves_no_checkpoint_that_looks_complete(tmp_path, monkeypatch):
     folder = write_step(tmp_path, 1)
     monkeypatch.setattr(commits.shutil, "rmtree", lambda *_args, **_more: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):

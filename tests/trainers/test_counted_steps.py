@@ -81,7 +81,9 @@ def batches(step, size):
         ("1", None, "16", 1),
     ],
 )
-def test_a_rank_reads_with_its_cores(monkeypatch, tmp_path, *, threads, quota, local, readers):
+def test_a_rank_has_a_reading_process_for_each_core_that_it_may_use(
+    monkeypatch, tmp_path, *, threads, quota, local, readers
+):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)))
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", local)

@@ -29,7 +29,7 @@ def test_the_norm_after_a_skip_has_the_gradient_of_its_formula():
 
 
 @pytest.mark.parametrize("model", ["am", "gt"])
-def test_tables_and_attention_score_alike(model):
+def test_precomputed_tables_and_attention_give_the_same_scores(model):
     torch.manual_seed(4)
     policy = Policy(model, 32, 2, 1)
     instances = generate(1, "t", torch.arange(5), customers=7, capacity=20)
@@ -43,7 +43,7 @@ def test_tables_and_attention_score_alike(model):
         assert torch.allclose(looked_up, computed, atol=1e-5)
 
 
-def test_a_dynamic_decoder_sees_nodes_that_are_renewed_in_every_situation():
+def test_a_dynamic_decoder_updates_the_embeddings_of_nodes_at_every_move():
     """The products that come apart are those with embeddings written out, situation by situation."""
     torch.manual_seed(5)
     policy = Policy("dgt", 16, 2, 1)

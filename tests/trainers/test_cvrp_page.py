@@ -38,7 +38,7 @@ def exported(folder, form, **given):
 
 @pytest.mark.parametrize("form", ["onnx", "pt2"])
 @pytest.mark.parametrize("model", MODELS)
-def test_a_policy_leaves_as_a_graph(tmp_path, form, model):
+def test_a_cvrp_policy_is_exported_as_a_graph(tmp_path, form, model):
     if form == "onnx":
         pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install torchyard[export]")
     manifest = json.loads((exported(tmp_path, form, model=model) / "manifest.json").read_text())

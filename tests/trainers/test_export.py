@@ -229,7 +229,7 @@ def outputs_of(*found):
         (torch.tensor([[1.0]]), torch.tensor([1.0]), False),
     ],
 )
-def test_the_gate(want, got, passes):
+def test_an_export_passes_only_if_its_outputs_are_those_of_the_model(want, got, passes):
     program = Program(nn.Identity(), {"x": want}, ("y",))
     if passes:
         compare("onnx policy", program, [want], outputs_of(got))

@@ -51,7 +51,7 @@ def test_the_fewest_micro_batches_that_fit_are_found_with_few_forecasts(per_rank
     assert len(tried) <= 5
 
 
-def test_where_another_moment_comes_to_need_most_the_fewest_micro_batches_are_found_still():
+def test_the_fewest_micro_batches_are_found_also_where_the_peak_moves_to_another_part_of_the_step():
     def share(size):
         return max(0.1 + 0.0001 * size, 0.02 * size - 1)
 
@@ -103,7 +103,7 @@ def test_ddp_keeps_gradients_in_its_buckets_and_beside_them_while_it_accumulates
     assert twice.gradients + twice.buffers == 2 * twice.parameters
 
 
-def test_what_is_offloaded_leaves_the_device_with_the_gradients_that_are_not_yet_reduced():
+def test_with_offloading_the_device_holds_the_gradients_that_are_not_yet_reduced():
     options = {"precision": "fp32", "microBatchSize": 1, "cpuOffload": True}
     usage = forecast_usage("fsdp", (2, 2), options, WIDE)
     assert usage.peak != "update"  # which the host makes
@@ -125,7 +125,7 @@ def test_gradients_are_copied_before_gloo_reduces_them_and_nccl_needs_no_copy():
     assert nccl.total < gloo.total
 
 
-def test_sharding_divides_what_lasts_and_checkpointing_what_passes():
+def test_sharding_divides_the_state_and_checkpointing_lowers_activations():
     plain = {"precision": "fp32", "microBatchSize": 8}
     whole, sharded = forecast_usage("ddp", (4, 2), plain), forecast_usage("fsdp", (4, 2), plain)
     nodes, offloaded = (

@@ -177,7 +177,7 @@ def test_a_rollout_is_played_once_and_of_an_evaluation_what_takes_most(monkeypat
     assert len(played) == 8 + 2
 
 
-def test_of_what_takes_the_same_memory_again_a_forecast_makes_no_third(monkeypatch):
+def test_a_forecast_computes_repeated_parts_at_most_twice(monkeypatch):
     """Moves of a route, steps of a flow, looks in an episode; tests of whole forecasts tell that it suffices."""
     made = Counter()
 

@@ -113,7 +113,7 @@ def test_the_findings_of_nvml_are_reported_and_nvml_is_closed_again(machine):
     assert nvml.opened == 0, "a fork after this must find no open NVML"
 
 
-def test_without_a_driver_there_are_none(machine):
+def test_without_a_driver_no_gpus_are_found(machine):
     machine(board("a"), driver=False)
     assert gpus.available() == []
     assert gpus.driver_version() is None
@@ -126,7 +126,7 @@ def test_a_gpu_that_this_user_may_not_touch_hides_no_other(machine):
     assert [(gpu.index, gpu.uuid) for gpu in gpus.available()] == [(1, "GPU-bbbbbbbb-0000")]
 
 
-def test_a_gpu_that_is_cut_offers_its_slices(machine):
+def test_a_gpu_that_is_divided_into_mig_instances_offers_them(machine):
     part = {"uuid": "MIG-1", "name": "NVIDIA H100 MIG 1g.10gb", "total": 10, "used": 0}
     machine(board("a", slices=[part]), board("b"))
     assert [(gpu.uuid, gpu.utilization) for gpu in gpus.available()] == [("MIG-1", None), ("GPU-bbbbbbbb-0000", 0)]
@@ -154,7 +154,7 @@ def test_what_is_hidden_from_cuda_is_hidden_here(machine, monkeypatch, names, se
         ({"ids": ["1", "GPU-aaaa"], "count": 2}, "ab"),
     ],
 )
-def test_a_choice(machine, wish, chosen):
+def test_gpus_are_selected_by_conditions_and_order(machine, wish, chosen):
     machine(
         board("a", used=40, busy=90),
         board("b", used=70, busy=0),
@@ -206,7 +206,7 @@ def cards(count, gib):
         (7.0, 8, 24, (6, "fsdp")),
     ],
 )
-def test_the_fewest_gpus_that_hold_sixteen_bytes_a_parameter(billions, count, gib, expected):
+def test_fit_returns_the_fewest_gpus_that_hold_sixteen_bytes_per_parameter(billions, count, gib, expected):
     found = fit.fit(int(billions * 1e9), gpus=cards(count, gib))
     assert (found.gpus, found.strategy) == expected
     assert found.state_bytes == 16 * int(billions * 1e9)

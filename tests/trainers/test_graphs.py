@@ -81,7 +81,7 @@ def test_a_graph_gives_what_the_function_gives_for_each_shape_and_for_new_number
     assert torch.equal(graphed(pair, None)["sum"], act(pair, None)["sum"])
 
 
-def test_more_shapes_than_are_kept_are_worked_on_all_the_same(device):
+def test_shapes_beyond_the_number_of_kept_graphs_are_computed_correctly(device):
     graphed = Graphed(lambda numbers: numbers * 2, wanted=True)
     for size in range(1, 12):
         numbers = torch.ones(size, device=device)
@@ -117,7 +117,7 @@ def test_a_graphed_loss_has_the_gradient_of_the_loss_however_it_is_scaled_and_ad
         assert plain is None or torch.allclose(plain, replayed, rtol=1e-5, atol=1e-6)
 
 
-def test_code_that_runs_eagerly_knows_it():
+def test_eager_mode_lasts_until_the_outermost_block_ends():
     with eager_mode(compiled=True):
         assert graphs._EAGER.on
         with eager_mode(compiled=False):
@@ -159,7 +159,7 @@ ROLLOUT = Cvrp, routing, {**SHARED[2], "baseline": "rollout", "baselineEvery": 3
 @pytest.mark.parametrize(
     "workload", [CARTS, SNAKES, SEES, SHARED, ROLLOUT], ids=["carts", "snakes", "sees", "shared", "rollout"]
 )
-def test_training_by_graphs_is_training(workload, micro_batch, device):
+def test_training_with_cuda_graphs_learns_what_training_without_them_learns(workload, micro_batch, device):
     plain, replayed = (trained(workload, micro_batch, device, plain=plain) for plain in (True, False))
     assert replayed[0] == pytest.approx(plain[0], rel=1e-4, abs=1e-5)
     for mine, others in zip(tree_leaves(replayed[1]), tree_leaves(plain[1]), strict=True):

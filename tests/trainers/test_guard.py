@@ -9,7 +9,7 @@ NAN = "loss nan, gradient norm nan"
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip", "rollback"])
-def test_a_sound_step_goes_on(policy):
+def test_a_step_with_finite_loss_and_gradient_continues(policy):
     guard = Guard(policy)
     assert not guard.rolls_back(1, "")
     assert guard.metrics == {}
@@ -20,7 +20,7 @@ def test_fail_ends_the_run_with_step_value_and_fix():
         Guard("fail").rolls_back(7, NAN)
 
 
-def test_skip_goes_on_and_counts_but_not_for_ever():
+def test_skip_counts_the_steps_it_leaves_out_and_ends_the_run_after_ten_in_a_row():
     guard = Guard("skip")
     for step in range(1, 10):
         assert not guard.rolls_back(step, NAN)
@@ -32,7 +32,7 @@ def test_skip_goes_on_and_counts_but_not_for_ever():
         guard.rolls_back(20, NAN)
 
 
-def test_rollback_makes_a_step_again_once_and_later_ones_too():
+def test_rollback_repeats_each_step_once():
     guard = Guard("rollback")
     assert guard.rolls_back(8, NAN)
     assert not guard.rolls_back(8, "")

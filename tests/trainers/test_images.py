@@ -20,14 +20,14 @@ def learned(yard):
 
 
 @pytest.mark.parametrize("mode", ["train", "bench"])
-def test_no_pass_is_made_of_a_single_picture(yard, mode):
+def test_no_forward_pass_has_a_single_image(yard, mode):
     """BatchNorm refuses one: nothing is tried with it, and FLOPs are counted without."""
     yard.train(config(mode, parallelism={"precision": "fp32"}), 1)
     assert yard.report()["metrics"]
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_sharded_layers_take_pictures_in_half_precision(yard, calm, precision):
+def test_sharded_layers_take_images_in_half_precision(yard, calm, precision):
     for each, strategy in ((calm, "ddp"), (yard, "fsdp")):
         each.train(config(parallelism={"precision": precision, "strategy": strategy, "microBatchSize": 12}), 2)
     assert yard.losses() == pytest.approx(calm.losses(), rel=1e-2)
@@ -35,7 +35,7 @@ def test_sharded_layers_take_pictures_in_half_precision(yard, calm, precision):
 
 
 @pytest.mark.parametrize("how", ["full", "selective"])
-def test_what_is_computed_again_draws_and_counts_nothing_again(yard, calm, how):
+def test_recomputed_layers_draw_no_new_noise_and_update_no_statistics_twice(yard, calm, how):
     calm.train(config(), 1)
     again = {"precision": "fp32", "microBatchSize": 12, "activationCheckpointing": how}
     yard.train(config(parallelism=again), 1)
@@ -54,7 +54,7 @@ def test_a_run_continues_with_the_same_statistics_and_noise(yard, calm, strategy
     assert yard.report()["epoch"] == pytest.approx(12 * 12 / PICTURES), "its second epoch has begun"
 
 
-def test_a_run_over_another_set_is_another_run(yard):
+def test_a_run_on_another_data_set_does_not_resume(yard):
     yard.train(config(params={"steps": 2}), 1)
     assert yard.start(config(params={"steps": 4, "finite": True})).wait() == [65]
     assert "datasetSize is 103 but was None" in yard.failure()["message"]
@@ -69,7 +69,7 @@ def test_all_ranks_have_the_same_statistics(yard, strategy):
     assert ranks[0]["evalLoss"] == ranks[1]["evalLoss"]
 
 
-def test_a_step_that_is_left_out_leaves_no_mark_on_the_statistics(yard):
+def test_a_skipped_step_does_not_change_the_statistics_of_batch_norm(yard):
     yard.train(config(params={"broken": 2}, health={"nonFinite": "skip"}), 1)
     assert yard.metrics()[-1]["skippedSteps"] == 1
     assert all(tensor.isfinite().all() for tensor in learned(yard).values())

@@ -105,7 +105,7 @@ def test_the_preference_loss_is_its_definition(normalized):
         assert found.accuracy[pair].item() == float(margin > 0)
 
 
-def test_a_policy_that_is_the_reference_has_the_loss_of_a_coin():
+def test_the_preference_loss_of_the_reference_itself_is_log_2():
     same = torch.tensor([-3.0, -4.0])
     found = preference_loss(same, same, same, same, beta=0.1)
     assert found.loss.tolist() == pytest.approx([math.log(2)] * 2)

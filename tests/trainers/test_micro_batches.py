@@ -72,7 +72,9 @@ def micro_batches(per_rank, size):
 
 
 @given(st.integers(1, 100_000), st.floats(0.0, 0.95), st.floats(0, 0.5), st.floats(1e-6, 2.0), st.floats(-0.3, 0.3))
-def test_what_is_found_was_tried_and_fits_even_if_memory_grows_in_no_straight_line(per_rank, fixed, kept, each, bent):
+def test_the_micro_batch_that_is_found_was_tried_and_fits_also_where_memory_is_not_linear(
+    per_rank, fixed, kept, each, bent
+):
     found, tries = search(per_rank, lambda size, count: fixed + kept * (count - 1) + each * size ** (1 + bent))
     fitting = [size for size, count, taken in tries if taken <= 1 and (count == 2) == (size < per_rank)]
     assert found == max(fitting, default=1)
@@ -81,7 +83,7 @@ def test_what_is_found_was_tried_and_fits_even_if_memory_grows_in_no_straight_li
 
 
 @given(st.integers(1, 100_000), st.floats(0.0, 0.9), st.floats(0, 0.5), st.floats(1e-6, 0.1))
-def test_on_a_straight_line_the_largest_is_found_to_a_few_percent_and_no_try_fails_that_was_foreseen(
+def test_where_memory_is_linear_the_largest_micro_batch_is_found_and_no_try_fails_that_was_foreseen(
     per_rank, fixed, kept, each
 ):
     found, tries = search(per_rank, lambda size, count: fixed + kept * (count - 1) + each * size)
@@ -96,7 +98,7 @@ def test_on_a_straight_line_the_largest_is_found_to_a_few_percent_and_no_try_fai
     assert len(tries) <= 12
 
 
-def test_all_samples_at_once_fit_where_nothing_does_that_accumulates():
+def test_all_samples_at_once_may_fit_where_accumulation_does_not():
     found, tries = search(12, lambda size, count: 0.5 + 0.45 * (count - 1) + 0.04 * size)
     assert (found, [count for _, count, _ in tries]) == (12, [1] * len(tries))
 
@@ -142,7 +144,7 @@ def test_ranks_agree_on_what_the_smallest_has_room_for_and_a_later_round_keeps_i
 
 
 @pytest.mark.e2e
-def test_another_number_of_ranks_is_tried_again(yard, unbounded):
+def test_another_number_of_ranks_searches_for_the_micro_batch_again(yard, unbounded):
     given = settings(strategy="fsdp", precision="fp32")
     first = {**SIZES, "steps": 2}
     yard.train(given, 2, nodes=2, function=("little_lm:train_within", [first, [40 * MIB, 40 * MIB]]))
@@ -221,11 +223,11 @@ def settled(work, root, allowed=None):
 
 
 @pytest.mark.parametrize(("mixes", "size"), [(False, 1), (True, None)])
-def test_samples_that_are_compared_with_each_other_are_not_parted(tmp_path, monkeypatch, mixes, size):
+def test_samples_that_are_compared_with_each_other_are_not_split(tmp_path, monkeypatch, mixes, size):
     monkeypatch.setattr(little_lm.LittleLm, "mixes_samples", mixes)
     assert settled(little_lm.LittleLm(little_lm.Sizes(batch=4)), tmp_path) == (size, False)
 
 
-def test_it_is_said_when_running_out_of_memory_parts_them(tmp_path):
+def test_splitting_such_samples_after_running_out_of_memory_is_reported(tmp_path):
     assert settled(little_images.Images(little_images.Params()), tmp_path, 6) == (6, True)
     assert settled(little_lm.LittleLm(little_lm.Sizes(batch=8)), tmp_path, 4) == (1, False)

@@ -33,6 +33,6 @@ def test_a_resumed_run_has_the_same_ones():
         assert run(values, before, start=stop) == saved
 
 
-def test_without_milestones_metrics_are_what_they_were():
+def test_without_milestones_metrics_are_unchanged():
     assert with_milestones(None, {"cost": 1.0}, 5, 10) == {"cost": 1.0}
     assert milestones_of(None, {"cost@10%": 1.0}) == {}

@@ -32,7 +32,7 @@ def test_eval_measures_the_best_checkpoint_of_another_run_and_changes_nothing_th
     assert {path: path.stat().st_mtime_ns for path in other.rglob("*")} == before
 
 
-def test_a_checkpoint_that_is_not_there_ends_with_67_and_nothing_is_made_in_its_place(yard):
+def test_a_missing_checkpoint_ends_the_job_with_67_and_no_folder_is_created(yard):
     gang = yard.start(in_mode("eval", checkpoint={"resumeFrom": str(yard.root / "nowhere")}), world=2)
     assert gang.wait() == [67, 67]
     assert "checkpoint.resumeFrom" in yard.failure()["message"]
@@ -49,7 +49,7 @@ def test_a_checkpoint_that_is_not_there_ends_with_67_and_nothing_is_made_in_its_
     ],
     ids=str,
 )
-def test_weights_of_another_model_are_not_read_as_if_they_were_this_ones(yard, mode, params, said):
+def test_weights_of_another_model_are_rejected(yard, mode, params, said):
     yard.train(config(params={"steps": 2}))
     other = yard.root / "other"
     shutil.move(yard.checkpoints, other)
@@ -58,7 +58,7 @@ def test_weights_of_another_model_are_not_read_as_if_they_were_this_ones(yard, m
     assert said in yard.failure()["message"]
 
 
-def test_eval_may_ask_how_a_model_fares_on_problems_it_was_not_trained_on(yard):
+def test_eval_measures_a_model_on_problems_of_another_size_than_it_was_trained_on(yard):
     yard.train(config(params={"steps": 2, "baseline": "rollout"}))
     other = yard.root / "other"
     shutil.move(yard.checkpoints, other)
@@ -67,7 +67,7 @@ def test_eval_may_ask_how_a_model_fares_on_problems_it_was_not_trained_on(yard):
     assert yard.report()["metrics"]["cost"] > 0
 
 
-def test_bench_says_how_fast_it_trains_and_in_which_environment(yard):
+def test_bench_reports_speed_and_environment(yard):
     yard.train(in_mode("bench", config(params={"steps": 9, "evalEvery": 1000})), world=2)
     report = yard.report()
     found = json.loads((yard.checkpoints / "bench.json").read_text())
@@ -82,7 +82,7 @@ def test_bench_says_how_fast_it_trains_and_in_which_environment(yard):
     assert not yard.committed()
 
 
-def test_training_exports_what_is_asked_for_and_says_so(yard):
+def test_training_exports_the_requested_formats_and_reports_them(yard):
     yard.train(config(export={"formats": []}), world=2)
     folder = yard.checkpoints / "export" / "safetensors"
     manifest = json.loads((folder / "manifest.json").read_text())

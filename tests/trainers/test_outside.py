@@ -45,13 +45,13 @@ def test_a_run_is_bit_identical_after_a_kill(yard, calm):
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("mode", ["eval", "bench", "export"])
-def test_the_other_modes_need_nothing_more(yard, mode):
+def test_a_custom_workload_has_all_modes_without_more_code(yard, mode):
     yard.train(config(), 1)
     yard.train(config(mode), 1)
     assert yard.report()["metrics"]
 
 
-def test_its_memory_is_planned_with_a_corpus_that_was_read_before(monkeypatch):
+def test_the_memory_of_a_custom_workload_is_planned_with_data_that_was_read_before(monkeypatch):
     """A tensor of real numbers at the top of a module, which a step of shapes looks things up in."""
     corpus = torch.zeros(100, char_lm.LENGTH, dtype=torch.int64)
     monkeypatch.setattr(char_lm, "_surprise", lambda model, ids, _: model(corpus[ids % 100]).mean((1, 2)))
@@ -59,7 +59,7 @@ def test_its_memory_is_planned_with_a_corpus_that_was_read_before(monkeypatch):
     assert (found["how"], found["job"]["fits"]) == ("a step of shapes", True)
 
 
-def test_its_memory_is_planned():
+def test_the_memory_of_a_custom_workload_is_planned():
     found = json.loads(plan(Config(trainer=Trainer(name="char_lm:CharLm")), ranks=2, local=2, memory=2**32))
     assert (found["how"], found["job"]["fits"]) == ("a step of shapes", True)
 

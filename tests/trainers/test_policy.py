@@ -154,7 +154,7 @@ def test_the_moving_average_follows_the_batches():
     assert torch.allclose(baseline, torch.tensor(start - 1 + DECAY**2, dtype=torch.float32))
 
 
-def test_what_samples_cost_above_the_greedy_copy_is_no_news():
+def test_the_baseline_includes_what_samples_cost_more_than_the_greedy_copy_on_average():
     work, session = warmed(baselineInstances=32)
     instances = generate(1, "t", torch.arange(6), customers=5, capacity=20)
     with torch.no_grad():
@@ -291,7 +291,7 @@ def test_a_long_evaluation_is_seen_to_move_with_every_batch():
     assert session.reporter.facts["counter"] - before == 3 * 6 + 12
 
 
-def test_pictures_take_no_more_memory_than_the_evaluation_before_them():
+def test_plots_of_tours_need_no_larger_batch_than_the_evaluation():
     work = task(evalInstances=4, evalBatch=1, decoding="augmented")
     session = session_of(work)
     batches = []
@@ -327,7 +327,7 @@ def test_no_number_of_the_loop_is_read_by_the_host(model, baseline):
 
 
 @pytest.mark.parametrize("model", ["am", "gt", "dgt"])
-def test_what_a_gpu_does_in_another_way_comes_to_the_same(model):
+def test_the_code_path_for_gpus_computes_what_the_one_for_cpus_computes(model):
     found = []
     for gpu in (False, True):
         work = task(model=model)

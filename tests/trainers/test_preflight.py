@@ -26,7 +26,7 @@ def mode(name, **sections):
 
 
 @pytest.mark.e2e
-def test_two_ranks_that_are_well_end_with_figures(yard):
+def test_a_preflight_of_two_healthy_ranks_reports_figures(yard):
     yard.train(mode("preflight"), world=2)
     found = yard.report()["metrics"]
     assert found.keys() >= {
@@ -53,7 +53,7 @@ def test_a_checkpoint_folder_that_cannot_be_written_ends_with_64_and_a_fix(yard)
     assert "checkpoint.volume" in yard.failure()["message"]
 
 
-def test_wrong_products_are_hardware(alone, tmp_path, monkeypatch):
+def test_wrong_matrix_products_are_a_hardware_error(alone, tmp_path, monkeypatch):
     honest = torch.Tensor.__matmul__
 
     def broken(left, right):
@@ -68,7 +68,7 @@ def test_wrong_products_are_hardware(alone, tmp_path, monkeypatch):
     assert "wrong" in found.fault
 
 
-def test_a_volume_that_gives_back_other_bytes_is_hardware(alone, tmp_path, monkeypatch):
+def test_a_volume_that_returns_other_bytes_is_a_hardware_error(alone, tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "_write_and_read", lambda _path, _data: (1.0, 1.0, False))
     (found,) = checks.storage(alone, tmp_path)
     assert found.hardware

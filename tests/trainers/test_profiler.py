@@ -60,7 +60,7 @@ def test_a_trace_holds_the_steps_that_were_asked_for_and_no_others(ranks):
     assert [each["name"] for each in ranks.reporters[1].facts["artifacts"]] == [f"profile/{path.name}"]
 
 
-def test_a_wish_is_granted_once_also_over_rounds_and_a_new_one_again(ranks):
+def test_a_request_is_served_once_also_over_several_rounds(ranks):
     ranks.wish(id="a", kind="memory", steps=1)
     ranks.steps([1, 2])
     first = ranks.written
@@ -73,7 +73,7 @@ def test_a_wish_is_granted_once_also_over_rounds_and_a_new_one_again(ranks):
     assert ranks.written[2:] == ["memory-00000005-rank-0.json", "memory-00000005-rank-1.json"]
 
 
-def test_a_rank_that_is_not_asked_is_done_with_the_wish_before_its_next_step(ranks):
+def test_a_rank_that_is_not_asked_confirms_the_request_before_its_next_step(ranks):
     ranks.wish(id="a", kind="memory", steps=2, rank=1)
     ranks.steps([1])
     assert (ranks.run_dir / "profiled.0").read_text() == "a"
@@ -109,7 +109,7 @@ def test_a_full_disk_stops_no_training(ranks):
     assert "trace profile of step 1" in ranks.reporters[0].facts["warnings"][0]
 
 
-def test_a_run_that_is_done_first_leaves_what_it_recorded(ranks):
+def test_a_run_that_ends_before_the_last_requested_step_writes_what_it_recorded(ranks):
     ranks.wish(id="a", kind="trace", steps=5, rank=0)
     with ranks.profilers[0]:
         ranks.steps([1, 2])
@@ -118,7 +118,7 @@ def test_a_run_that_is_done_first_leaves_what_it_recorded(ranks):
     assert (ranks.run_dir / "profiled.0").read_text() == "a"
 
 
-def test_a_run_that_stops_leaves_the_wish_to_the_next_round(ranks):
+def test_a_run_that_stops_leaves_the_request_to_the_next_round(ranks):
     ranks.wish(id="a", kind="trace", steps=2, rank=0)
     with suppress(PreemptedError), ranks.profilers[0]:
         ranks.steps([1])
@@ -130,7 +130,7 @@ def test_a_run_that_stops_leaves_the_wish_to_the_next_round(ranks):
 
 
 @pytest.mark.e2e
-def test_a_wish_for_more_steps_than_are_left_changes_no_exit_code(yard):
+def test_a_request_for_more_steps_than_are_left_changes_no_exit_code(yard):
     (yard.root / "run-1").mkdir()
     (yard.root / "run-1" / REQUEST).write_text(json.dumps({"id": "x", "kind": "trace", "steps": 100}))
     yard.train(config(params={"steps": 3}))

@@ -36,7 +36,7 @@ def test_a_report_says_whether_a_request_to_stop_is_answered_by_saving(saves):
     assert Reporter(None, rank=0, local_rank=0, round_number=1, saves=saves).facts["saves"] is saves
 
 
-def test_time_moves_by_itself_and_the_counter_only_with_the_main_thread(tmp_path):
+def test_reports_are_written_periodically_and_their_counter_rises_only_with_the_main_thread(tmp_path):
     reporter = Reporter(tmp_path, rank=0, local_rank=0, round_number=1, period=0.01).start()
     first = read(tmp_path / "report.0.json")
     later = until(lambda: (found := read(tmp_path / "report.0.json"))["time"] > first["time"] and found)
@@ -57,14 +57,14 @@ HOURS = 7200.0
     ],
     ids=["the first step of a round", "a checkpoint"],
 )
-def test_what_decides_over_a_round_is_reported_at_once(tmp_path, news, field, told):
+def test_news_that_the_next_decision_depends_on_is_reported_at_once(tmp_path, news, field, told):
     reporter = Reporter(tmp_path, rank=0, local_rank=0, round_number=2, period=HOURS).start()
     news(reporter)
     until(lambda: read(tmp_path / "report.0.json").get(field) == told)
     reporter.stop()
 
 
-def test_steps_after_the_first_one_wait_for_their_turn(tmp_path):
+def test_steps_after_the_first_one_are_reported_with_the_next_report(tmp_path):
     reporter = Reporter(tmp_path, rank=0, local_rank=0, round_number=2, period=HOURS).start()
     reporter.made_step(41, 50, {}, {})
     written = until(lambda: (found := read(tmp_path / "report.0.json"))["roundSteps"] and found)

@@ -46,7 +46,7 @@ def test_a_batch_may_span_two_epochs():
     assert len(ids) == 6
 
 
-def test_a_workload_with_a_set_goes_through_it_in_orders_of_its_own():
+def test_each_seed_and_each_epoch_has_an_order_of_its_own():
     def order(step, **identity):
         return ids_of_step(SimpleNamespace(identity=identity, global_batch=8, dataset_size=8, source=None), step)
 
@@ -57,5 +57,5 @@ def test_a_workload_with_a_set_goes_through_it_in_orders_of_its_own():
     assert (list(ids_of_step(endless, 3)), epochs(endless, 3)) == ([12, 13, 14, 15], 0)
 
 
-def test_endless_data_is_counted_through():
+def test_samples_of_endless_data_are_numbered_without_a_gap():
     assert list(samples_of_step(3, 4)) == [12, 13, 14, 15]

@@ -80,7 +80,7 @@ def test_a_scan_is_made_once_for_a_content_and_an_encoding(found, tmp_path):
     assert len(calls) == 15
 
 
-def test_nothing_usable_is_an_error(tmp_path):
+def test_data_without_a_usable_record_is_an_error(tmp_path):
     (tmp_path / "t.jsonl").write_text('{"a": 1}\n{"b": 1}')
     found = open_rows([str(tmp_path / "t.jsonl")])
     result = scan(found, encode, len, skip_bad=True, cache=tmp_path)

@@ -113,13 +113,13 @@ def test_a_sharded_and_replicated_run_resumes_with_the_same_bits(yard, calm, own
         (2, 2, {"strategy": "single"}, "single runs one process, but there are 2"),
     ],
 )
-def test_what_cannot_be_spread_is_a_mistake_of_the_configuration(yard, world, nodes, parallelism, message):
+def test_a_strategy_that_the_ranks_cannot_have_is_a_configuration_error(yard, world, nodes, parallelism, message):
     gang = yard.start(settings(**parallelism), world, nodes=nodes, function=TRAIN)
     assert gang.wait()[0] == 64, gang.output()
     assert message in yard.failure()["message"]
 
 
-def test_weights_of_a_sharded_model_are_brought_home_one_tensor_at_a_time(yard):
+def test_weights_of_a_sharded_model_are_gathered_one_tensor_at_a_time(yard):
     """It may be too large for any one GPU; and it must be saved when it is trained."""
     file = yard.root / "gathered"
     sizes = {"width": 64, "layers": 6, "vocabulary": 100}

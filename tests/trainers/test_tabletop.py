@@ -90,7 +90,7 @@ def test_an_episode_without_success_is_cut_off_at_the_limit_and_its_last_state_i
     assert (state["time"] == 0).all()
 
 
-def test_pictures_tell_every_part_of_a_state_and_nothing_else():
+def test_images_show_every_part_of_a_state_and_nothing_else():
     table = Tabletop("pick_place", 2, 16)
     state = every_state(table)
     pictures = table.observe(state).flatten(1)

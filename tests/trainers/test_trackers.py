@@ -134,7 +134,7 @@ def test_waiting_for_a_server_is_limited_unless_its_own_environment_says_how_lon
     }
 
 
-def test_one_that_cannot_start_is_reported_too(tmp_path, monkeypatch):
+def test_a_tracker_that_cannot_start_is_reported(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError("api key not configured")
 

@@ -37,7 +37,7 @@ def test_eval_needs_not_as_many_environments_as_training_had_but_the_same_kind(y
     assert "trainer.params.environment is 'bandit' but was 'cartpole'" in yard.failure()["message"]
 
 
-def test_a_trained_checkpoint_leaves_in_every_format_and_each_reads_back_alike(yard):
+def test_a_trained_checkpoint_is_exported_in_every_format_and_each_reads_back_equal(yard):
     for package in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(package, reason=f"{package} is not installed: pip install torchyard[export]")
     formats = ["onnx", "pt2", "web"]
@@ -53,7 +53,7 @@ def test_a_trained_checkpoint_leaves_in_every_format_and_each_reads_back_alike(y
     assert all(made[f"export/{form}/manifest.json"] for form in formats)
 
 
-def test_bench_tells_steps_of_environments_and_keeps_nothing(yard):
+def test_bench_reports_environment_steps_and_keeps_no_checkpoint(yard):
     yard.train(in_mode("bench", 30), world=2)
     found = json.loads((yard.checkpoints / "bench.json").read_text())
     assert found["figures"]["envStepsPerSecond"] > 0

@@ -129,7 +129,7 @@ def test_one_agent_of_a_policy_for_all_sees_nothing_of_the_others(model):
         assert torch.allclose(worth[:, 0], value[:, agent], atol=1e-6)
 
 
-def test_what_a_rollout_computes_is_not_counted_as_one_samples_work():
+def test_the_flops_of_a_sample_do_not_include_the_rollout():
     work = VecRL(settled(environmentSteps=6 * 8 * 3))
     session = session_of(work)
     work.prepare(session, 4)

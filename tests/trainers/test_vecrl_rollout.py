@@ -68,7 +68,7 @@ def test_what_comes_after_a_termination_is_worth_nothing_and_after_a_truncation_
     assert worth(no, yes) == worth(no, no) == 6.0
 
 
-def test_a_rollout_too_large_to_be_valued_at_once_is_valued_in_parts(monkeypatch):
+def test_values_of_a_large_rollout_are_computed_in_parts(monkeypatch):
     work = VecRL(settled(**SNAKES))
     session = session_of(work)
     work.prepare(session, 0)

@@ -46,7 +46,7 @@ def opened(tmp_path):
 
 @pytest.mark.parametrize("form", ["onnx", "pt2"])
 @pytest.mark.parametrize("given", [{}, SNAKE, SNAKE | {"model": "cnn", "policies": "independent"}])
-def test_a_policy_leaves_as_a_graph_too(tmp_path, form, given):
+def test_a_vecrl_policy_is_exported_as_a_graph(tmp_path, form, given):
     if form == "onnx":
         pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install torchyard[export]")
     manifest = json.loads((exported(tmp_path, form, **given) / "manifest.json").read_text())

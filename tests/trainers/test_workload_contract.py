@@ -245,7 +245,7 @@ def test_attributes_of_a_workload_are_checked(monkeypatch, name, value, says):
 
 
 @pytest.mark.parametrize("name", ["build", "learning_rate", "loss"])
-def test_what_is_not_written_is_missed_before_anything_runs(monkeypatch, name):
+def test_a_method_that_a_workload_lacks_is_named_before_anything_runs(monkeypatch, name):
     monkeypatch.setattr(char_lm.CharLm, name, getattr(Workload, name))
     with pytest.raises(ConfigError, match=rf"^trainer\.name: 'char_lm:CharLm' has no {name}; see"):
         made()
@@ -311,7 +311,7 @@ def test_a_model_that_an_evaluation_left_in_eval_is_trained_as_before(monkeypatc
         ("evaluate", {"mode": "eval"}, "trainer.mode: eval, but CharLm has no evaluate"),
     ],
 )
-def test_what_only_a_method_of_its_own_can_do_is_refused_without_it(monkeypatch, method, sections, says):
+def test_a_setting_that_needs_a_method_of_the_workload_is_rejected_without_it(monkeypatch, method, sections, says):
     monkeypatch.setattr(char_lm.CharLm, method, getattr(Workload, method))
     trainer = Trainer(name="char_lm:CharLm", mode=sections.pop("mode", "train"))
     with pytest.raises(ConfigError, match=says):
