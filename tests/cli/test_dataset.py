@@ -79,7 +79,7 @@ def test_problems_and_what_is_not_a_dataset_are_named(torchyard, tmp_path):
 def test_files_of_text_are_described_with_their_formats_lengths_and_problems(torchyard, tmp_path):
     from torchyard_trainers.lm.tokens import character_tokenizer
 
-    rows = [{"prompt": "1+1=", "completion": "2"}, {"text": "abc"}, {"chosen": [], "rejected": []}, {"question": "x"}]
+    rows = [{"prompt": "1+1=", "completion": "2"}, {"text": "abc"}, {"chosen": [], "rejected": []}, {"text": None}]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows) + "{\n")
     parquet.write_table(pa.Table.from_pylist([{"text": "abcd"}] * 3), tmp_path / "b.parquet")
     done = torchyard("dataset", "inspect", str(tmp_path), "-o", "json")
@@ -88,7 +88,7 @@ def test_files_of_text_are_described_with_their_formats_lengths_and_problems(tor
     assert (found["records"], found["problemCount"]) == (8, 3)
     assert found["formats"] == {"text": 4, "prompt, completion": 1, "chosen, rejected": 1}
     assert found["lengths"] == {"min": 4, "median": 5, "p95": 5.8, "max": 6, "total": 25}
-    assert "a.jsonl, line 4: field 'messages' is missing, and 'prompt', 'text' or 'chosen' too" in found["problems"][1]
+    assert "a.jsonl, line 4: field 'text' is null" in found["problems"][1]
     assert "a.jsonl, line 5: not a JSON object" in found["problems"][2]
     (tmp_path / "model").mkdir()
     character_tokenizer().save_pretrained(tmp_path / "model")

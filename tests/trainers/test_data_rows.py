@@ -136,6 +136,7 @@ KINDS = ("jsonl", "parquet", "npy", "bin")
         ("broken.npy", b"\x93NUMPY\x01\x00\x02\x00[]", "not a .npy file"),
         ("deep.npy", b"\x93NUMPY\x01\x00\xff\xff" + b"-" * 70_000, "not a .npy file"),
         *((f"git.{kind}", POINTER, "is a pointer of Git LFS, not the file; run git lfs pull") for kind in KINDS),
+        *((f"page.{kind}", b"<!DOCTYPE html>\n<p>Log in", "is a web page, not the file; download") for kind in KINDS),
         ("long.npy", b"\x93NUMPY\x01\x00\xff\xff1" + b"+1j" * 20_000, "not a .npy file"),
     ],
 )

@@ -165,6 +165,12 @@ def test_a_prompt_to_complete_keeps_its_record_and_the_answer(tokenizer, row, te
             {},
             "Set trainer.params.fields: {prompt: instruction + input, completion: output}",
         ),
+        (
+            {"instruction": "x", "context": "y", "response": "z"},
+            {},
+            "fields: {prompt: instruction + context, completion",
+        ),
+        ({"custom_id": "1", "body": {"messages": []}}, {}, "has 'body', 'custom_id'. Name its fields in"),
         ({"Text": "x"}, {}, "Set trainer.params.fields: {text: Text}"),
         ({"prompt": "p", "response": "r"}, {}, "'completion' is missing; the record has 'prompt', 'response'. Set "),
         ({"instruction": "add", "input": 1, "output": "2"}, ALPACA, "field 'input' is a number, expected text"),

@@ -1,4 +1,4 @@
-"""Published models and datasets as they come from the Hugging Face Hub: names that are no path, files not fetched."""
+"""Published models and datasets as they come from the Hugging Face Hub: names, and what lies in the place of a file."""
 
 import re
 from typing import Literal
@@ -8,11 +8,10 @@ _ON_THE_HUB = re.compile(
     r"(?:(?:https?:/+)?(?:www\.)?(?:huggingface\.co|hf\.co)/|hf:/+)?(?:datasets/|models/)?"
     r"(?P<id>(?:[A-Za-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*)(?:/(?:tree|blob|resolve)/.*)?/?"
 )
+HEAD = 64
+"""Bytes of a file that show whether something else lies in its place."""
 _POINTER = b"version https://git-lfs"
-HEAD = len(_POINTER)
-"""Bytes of a file that show whether it is a pointer."""
-NOT_FETCHED = "is a pointer of Git LFS, not the file; run git lfs pull in its folder"
-"""What is wrong with a file that is one, and what to do."""
+_PAGES = (b"<!doctype", b"<html", b"<?xml")
 
 
 def hub_id(text: str) -> str:
@@ -31,6 +30,13 @@ def download(text: str, kind: Literal["model", "dataset"]) -> str:
     )
 
 
-def is_pointer(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is what Git leaves in place of one that it did not fetch."""
-    return head.startswith(_POINTER)
+def other_than_file(head: bytes) -> str:
+    """Return what lies in the place of a file that begins with these bytes, and what to do; "" if it may be the file.
+
+    Git leaves a pointer where Git LFS has not fetched a file, and a download may have saved the page of an error.
+    """
+    if head.startswith(_POINTER):
+        return "is a pointer of Git LFS, not the file; run git lfs pull in its folder"
+    if head.lstrip().lower().startswith(_PAGES):
+        return "is a web page, not the file; download it again, and log in first if it is not public"
+    return ""

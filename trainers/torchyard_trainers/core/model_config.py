@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torchyard_trainers.core.exits import ConfigError, TrainerError
-from torchyard_trainers.core.hub import HEAD, NOT_FETCHED, download, is_pointer
+from torchyard_trainers.core.hub import HEAD, download, other_than_file
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -81,8 +81,8 @@ def other_weights(folder: Path) -> str:
     return "has neither model.safetensors nor model.safetensors.index.json; name a folder of a Hugging Face model"
 
 
-def check_fetched(path: Path, at: str, error: type[TrainerError] = ConfigError) -> None:
-    """Check that Git has fetched a file.
+def check_is_file(path: Path, at: str, error: type[TrainerError] = ConfigError) -> None:
+    """Check that a file holds what was published, and nothing that stands for it.
 
     Args:
         path: of the file.
@@ -90,11 +90,11 @@ def check_fetched(path: Path, at: str, error: type[TrainerError] = ConfigError) 
         error: to raise.
 
     Raises:
-        TrainerError: it has left a pointer in its place.
+        TrainerError: it is a pointer of Git LFS, or a web page.
     """
     with path.open("rb") as file:
-        if is_pointer(file.read(HEAD)):
-            raise error(f"{at} {NOT_FETCHED}")
+        if other := other_than_file(file.read(HEAD)):
+            raise error(f"{at} {other}")
 
 
 def _first(folder: Path, pattern: str) -> str | None:
@@ -115,7 +115,7 @@ def read_object(path: Path, at: str, what: str) -> dict[str, Any]:
     try:
         if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
             raise ConfigError(f"{at} is not {what}: it is not a file of at most {MAX_CONFIG_BYTES >> 20} MiB")
-        check_fetched(path, at)
+        check_is_file(path, at)
         tree = json.loads(path.read_text())
     except (ValueError, RecursionError, OSError) as error:
         if isinstance(error, ConfigError):

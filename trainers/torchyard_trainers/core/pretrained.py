@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
-from torchyard_trainers.core.model_config import check_fetched, other_weights
+from torchyard_trainers.core.model_config import check_is_file, other_weights
 from torchyard_trainers.core.named_tensors import local_part, names_of
 from torchyard_trainers.core.published import Piece, published
 from torchyard_trainers.core.world import World
@@ -204,7 +204,7 @@ def files_in(pretrained: Pretrained) -> Iterator[Path]:
             raise DataMismatchError(
                 f"{pretrained.at(folder)}: {INDEX} names {name}, which does not exist; copy the folder again"
             )
-        check_fetched(path, pretrained.at(path), DataMismatchError)
+        check_is_file(path, pretrained.at(path), DataMismatchError)
         yield path
 
 
@@ -342,7 +342,7 @@ def _index_of(pretrained: Pretrained) -> dict[str, str] | None:
         return None
     if path.stat().st_size > MAX_INDEX_BYTES:
         raise ConfigError(f"{at}: larger than {MAX_INDEX_BYTES >> 20} MiB; not an index of a model")
-    check_fetched(path, at)
+    check_is_file(path, at)
     try:
         weight_map: Any = json.loads(path.read_text())["weight_map"]
         names = {str(name): str(file) for name, file in weight_map.items()}

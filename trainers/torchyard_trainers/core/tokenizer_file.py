@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.core.model_config import check_fetched
+from torchyard_trainers.core.model_config import check_is_file
 
 TOKENIZER = "tokenizer.json"
 WORDS = "words.txt"
@@ -25,6 +25,7 @@ MAX_TOKENS = 1 << 20
 MAX_MERGES = 1 << 21
 MAX_ADDED_TOKENS = 1 << 16
 MAX_OTHERS = 1 << 17
+_OF_A_TOKENIZER = (".json", ".txt", ".jinja", ".model")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 # Bytes that a normalizer or decoder may make of one; published ones make at most 66 (Unicode's longest, and a space).
 MAX_GROWTH = 256
@@ -105,7 +106,8 @@ def check_tokenizer_file(path: Path, at: str, *, limit: int = MAX_TOKENIZER_BYTE
             f"{at} has {path.stat().st_size >> 20} MiB, more than {limit >> 20}, which no published model has; "
             "copy it again"
         )
-    check_fetched(path, at)
+    if path.suffix in _OF_A_TOKENIZER:  # pictures and pages beside them are not read
+        check_is_file(path, at)
     for what, count, most in _counts(path.name, path.read_bytes()):
         if count > most:
             raise ConfigError(

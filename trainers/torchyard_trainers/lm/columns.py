@@ -14,7 +14,7 @@ _USUAL: dict[str, Sequence[str]] = {
     "completion": ("output", "response", "answer", "solution", "target"),
     "text": ("content", "document", "article", "body", "passage"),
 }
-_MORE = "input"  # what an instruction is about
+_MORE = ("input", "context")  # what an instruction is about
 
 
 def with_joined(row: Row, names: Iterable[str]) -> Row:
@@ -41,8 +41,13 @@ def suggested(row: Row, wanted: Sequence[str] = ()) -> str:
         row: without fields of ours, or without some of them.
         wanted: those that are missing; (): those of any format.
     """
-    has = {name.lower(): name for name, value in row.items() if value is not None}
-    there = {ours: has.get(ours) or _first(has, usual) for ours, usual in _USUAL.items()}
+    has = {name.lower(): name for name, value in row.items() if isinstance(value, str)}
+    lists = {name.lower(): name for name, value in row.items() if isinstance(value, list)}
+    # Prompt and completion may be lists of messages, too; they are seldom called otherwise then.
+    there = {
+        ours: (has | lists).get(ours) or _first(lists if ours == "messages" else has, usual)
+        for ours, usual in _USUAL.items()
+    }
     for names in [wanted] if wanted else (["messages"], ["prompt", "completion"], ["text"]):
         if all(there.get(each) for each in names):
             return f"Set trainer.params.fields: {{{', '.join(_pair(each, there, has) for each in names)}}}"
@@ -55,6 +60,7 @@ def _first(has: Mapping[str, str], usual: Sequence[str]) -> str | None:
 
 def _pair(ours: str, there: Mapping[str, str | None], has: Mapping[str, str]) -> str:
     theirs = there[ours]
-    if ours == "prompt" and theirs != has.get(_MORE) and _MORE in has:
-        theirs = f"{theirs}{JOIN}{has[_MORE]}"
+    more = next((has[each] for each in _MORE if each in has), theirs)
+    if ours == "prompt" and theirs != more:
+        theirs = f"{theirs}{JOIN}{more}"
     return f"{ours}: {theirs}"

@@ -98,6 +98,8 @@ def format_of(row: Row) -> str:
         return "prompt, completion" if "completion" in has else "prompt"
     if "text" in has:
         return "text"
+    if nulls := [name for name in ("messages", "prompt", "text") if name in row]:
+        raise BadRecordError(nulls[0], "is null")
     names = ", ".join(map(repr, sorted(row)[:8])) or "no fields"
     raise BadRecordError(
         "messages",

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchyard_trainers.core.exits import DataError
-from torchyard_trainers.core.hub import HEAD, NOT_FETCHED, is_pointer
+from torchyard_trainers.core.hub import HEAD, other_than_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -40,8 +40,8 @@ def decode_image(content: bytes, place: str) -> "Image":
         image.load()
         return image if image.mode == "RGB" else image.convert("RGB")
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        if is_pointer(content):
-            raise DataError(f"{place}: the image {NOT_FETCHED}") from error
+        if other := other_than_file(content):
+            raise DataError(f"{place}: the image {other}") from error
         raise DataError(f"{place}: not a readable image: {error}") from error
 
 
@@ -74,8 +74,8 @@ class Videos:
         except (av.error.FFmpegError, IndexError) as error:
             self._open.pop(path, None)
             with path.open("rb") as file:
-                if is_pointer(file.read(HEAD)):
-                    raise DataError(f"{place}: {path} {NOT_FETCHED}") from error
+                if other := other_than_file(file.read(HEAD)):
+                    raise DataError(f"{place}: {path} {other}") from error
             raise DataError(f"{place}: {path} cannot be decoded: {error}") from error
         if best is not None and abs(best.time - second) <= tolerance:
             return best.to_image()

@@ -9,7 +9,7 @@ import numpy as np
 from torchyard_trainers.core.data.files import File
 from torchyard_trainers.core.data.rows import Row
 from torchyard_trainers.core.exits import DataError
-from torchyard_trainers.core.hub import NOT_FETCHED, is_pointer
+from torchyard_trainers.core.hub import other_than_file
 
 LONGEST_LINE = 32 << 20  # bytes
 HEAD = 1 << 16  # bytes that show what a file is
@@ -95,8 +95,8 @@ def _check_kind(file: File) -> None:
         raise DataError(f"{file.url}: the text is UTF-16; convert it to UTF-8")
     if text.startswith(b"["):
         raise DataError(f"{file.url}: it begins with a JSON array; write one object a line, for example by jq -c '.[]'")
-    if is_pointer(head):
-        raise DataError(f"{file.url} {NOT_FETCHED}")
+    if other := other_than_file(head):
+        raise DataError(f"{file.url} {other}")
     if b"\n" not in head and b"\r{" in text:
         raise DataError(f"{file.url}: lines end with a carriage return alone; end them with a line feed")
 

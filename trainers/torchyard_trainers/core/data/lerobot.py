@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torchyard_trainers.core.data.files import File
 from torchyard_trainers.core.data.parquet import decoded
 from torchyard_trainers.core.exits import DataError
-from torchyard_trainers.core.hub import HEAD, NOT_FETCHED, download, is_pointer
+from torchyard_trainers.core.hub import HEAD, download, other_than_file
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 INFO = "meta/info.json"
@@ -291,8 +291,8 @@ def read_parquet(folder: Path, name: str, columns: Sequence[str] | None, most: i
         return decoded(file, path.stat().st_size, columns, range(file.num_row_groups), str(path))
     except ArrowException as error:
         with path.open("rb") as start:
-            if is_pointer(start.read(HEAD)):
-                raise DataError(f"{path} {NOT_FETCHED}") from error
+            if other := other_than_file(start.read(HEAD)):
+                raise DataError(f"{path} {other}") from error
         raise DataError(f"{path}: not a readable Parquet file: {error}") from error
 
 
@@ -337,8 +337,8 @@ def _content(folder: Path, name: str) -> bytes:
     if path.stat().st_size > MAX_JSON_BYTES:
         raise DataError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB")
     content = path.read_bytes()
-    if is_pointer(content):
-        raise DataError(f"{path} {NOT_FETCHED}")
+    if other := other_than_file(content):
+        raise DataError(f"{path} {other}")
     return content
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from torchyard_trainers.core.data.files import File
 from torchyard_trainers.core.data.rows import Row
 from torchyard_trainers.core.exits import DataError, StorageError
-from torchyard_trainers.core.hub import HEAD, NOT_FETCHED, is_pointer
+from torchyard_trainers.core.hub import HEAD, other_than_file
 
 CACHED = 256 << 20  # bytes of decoded row groups that a process keeps
 
@@ -126,6 +126,6 @@ class Parquet:
         try:
             return parquet.ParquetFile(self._file.open(), pre_buffer=False)
         except ArrowException as error:
-            if is_pointer(self._file.read(0, HEAD)):
-                raise DataError(f"{self._file.url} {NOT_FETCHED}") from error
-            raise DataError(f"{self._file.url}: not a Parquet file: {error}") from error
+            if other := other_than_file(self._file.read(0, HEAD)):
+                raise DataError(f"{self._file.url} {other}") from error
+            raise DataError(f"{self._file.url}: not a Parquet file: {error}; copy it again") from error

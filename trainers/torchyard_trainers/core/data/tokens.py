@@ -8,7 +8,7 @@ import numpy as np
 from torchyard_trainers.core.data.files import File
 from torchyard_trainers.core.data.rows import Row
 from torchyard_trainers.core.exits import DataError
-from torchyard_trainers.core.hub import HEAD, NOT_FETCHED, is_pointer
+from torchyard_trainers.core.hub import HEAD, other_than_file
 
 
 class TokenWindows:
@@ -26,8 +26,8 @@ class TokenWindows:
         Raises:
             DataError: it is not a row of integers, or has no whole window.
         """
-        if is_pointer(file.read(0, HEAD)):
-            raise DataError(f"{file.url} {NOT_FETCHED}")
+        if other := other_than_file(file.read(0, HEAD)):
+            raise DataError(f"{file.url} {other}")
         self._file, self._window = file, length
         self._begin, self._type = _npy(file) if file.name.endswith(".npy") else (0, np.dtype(dtype).newbyteorder("<"))
         self._count = (file.size - self._begin) // self._type.itemsize
