@@ -11,6 +11,7 @@ import network_policies
 from binaries import TOOLS, Family, programs
 from cache import HERE, KIND, digest
 from node_image import node_image, stock
+from share import set_share
 from shell import run, say, step, succeeds
 
 NAME = "torchyard"
@@ -42,6 +43,8 @@ def up() -> None:
     if image != stock():
         network_policies.enforce(NODES, (BIN / "kubectl", "--kubeconfig", KUBECONFIG))
     offer_gpus()
+    if docker.running():
+        set_share(NODES[0])
     say(f'ready. For a shell with this cluster: eval "$(make -s kind-env)" (KUBECONFIG={KUBECONFIG})')
 
 
@@ -74,6 +77,8 @@ def delete() -> None:
     MADE_FROM.unlink(missing_ok=True)
     label = f"label=io.x-k8s.kind.cluster={NAME}"
     if containers := run("docker", "ps", "--all", "--quiet", "--filter", label).split():
+        if docker.running():
+            set_share(containers[0], processes=1)
         with step("deleting the cluster"):
             run("docker", "rm", "--force", "--volumes", *containers)
     shutil.rmtree(SHARED, ignore_errors=True)
