@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,7 @@ class Lane:
     Attributes:
         memory: what is kept of one life for the next.
         stage: of the life that is played now.
+        starting: seconds in which an operator started and led on this machine, at most.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Lane:
         self.api, self.jobs, self.kubelet = api, jobs, kubelet
         self.memory = Memory()
         self.stage: Stage | None = None
+        self.starting = 0.0
         self._proxies, self._operators = tuple(proxies), {each.name: each for each in there}
         self._restart: asyncio.Task[None] | None = None
         self._leaving: list[operators.Operator] = []
@@ -112,12 +115,14 @@ class Lane:
         for each in spare:
             if each.runs:
                 await each.kill()
-        for each in good:
-            if not each.runs:
-                each.start()
+        begun, anew = time.monotonic(), [each for each in good if not each.runs]
+        for each in anew:
+            each.start()
         for each in good:
             await each.ready()
         await operators.until(lambda: _one_leads(good), why=lambda: _told(good))
+        if anew:
+            self.starting = max(self.starting, time.monotonic() - begun)
         self.memory.led = {self.memory.leader}
 
     async def deposed(self) -> list[str]:

@@ -73,8 +73,13 @@ class Plan(NamedTuple):
         return self.kind == "lease" or self._swept
 
     @property
+    def starts(self) -> int:
+        """How many operators start in the course of it."""
+        return sum(each.how in KILLS for each in self.strikes)
+
+    @property
     def seconds(self) -> float:
-        """How long it may take, beside the life itself."""
+        """How long it may take, beside the life itself and the starts of operators."""
         unnoticed = self._swept or any(each.how in UNNOTICED for each in self.strikes)
         long = max(each.lasts for each in self.strikes if each.lasts < BEYOND_SECONDS)
         handed = LEASE_SECONDS if self.operators > 1 else 0.0
