@@ -1,18 +1,20 @@
 """What the API server refuses by the policies of the chart: attacks of a tenant, a neighbour and a stolen token."""
 
+import asyncio
 import contextlib
 import copy
 import json
-import os
-import shutil
 
+import aiohttp
 import pytest
 import yaml
 from tests.support.charts import CHART, helm, needs_helm
+from tests.support.cluster.namespaces import delete_namespace, make_namespace
 from tests.support.cluster.operators import until
+from tests.support.cluster.patient_api import PatientApi, connected
 
 from torchyard.api.resource import read_job
-from torchyard.kubernetes.client.api import APPLY_PATCH, MERGE_PATCH, connected
+from torchyard.kubernetes.client.api import APPLY_PATCH, MERGE_PATCH
 from torchyard.kubernetes.client.errors import Rejected
 from torchyard.kubernetes.manifests.companions import network_policy, service
 from torchyard.kubernetes.manifests.names import Site
@@ -39,22 +41,22 @@ TRIAL_OF_NOBODY = {"name": "tune-0", "labels": {"torchyard.dev/sweep-uid": "1-2-
 class Cluster:
     """An API server under the policies of a release that manages one namespace, and clients of several users."""
 
-    def __init__(self, api, namespace, folder):
-        self.api, self.namespace, self._folder = api, namespace, folder
+    def __init__(self, api, namespace):
+        self.api, self.namespace = api, namespace
         self.operator = f"system:serviceaccount:{namespace}:{namespace}-torchyard"
 
     @contextlib.asynccontextmanager
     async def as_user(self, name):
-        config = yaml.safe_load((self._folder / "admin").read_text())
-        for each in config["users"]:
-            each["user"]["as"] = name
-        (self._folder / "other").write_text(yaml.safe_dump(config))
-        os.environ["KUBECONFIG"] = str(self._folder / "other")
-        try:
-            async with connected() as api:
-                yield api
-        finally:
-            os.environ["KUBECONFIG"] = str(self._folder / "admin")
+        """A client with the rights of this user, over the connections of the tests."""
+        ours, credentials = self.api.session, self.api.credentials
+        async with aiohttp.ClientSession(
+            connector=ours.connector,
+            connector_owner=False,
+            headers={**ours.headers, "Impersonate-User": name},
+            middlewares=(credentials.authorize,),
+            proxy=credentials.proxy,
+        ) as session:
+            yield PatientApi(session, credentials)
 
     async def ask(self, user, verb, path, body, *, params=DRY, **options):
         """Return why a request is refused, "" if it is not."""
@@ -103,11 +105,40 @@ class Cluster:
         await self.api.request("POST", PATHS["RoleBinding"].format(self.namespace), body=body)
 
 
+@pytest.fixture(scope="module")
+def policies(installed):
+    """The namespace that all tests share, since the API server works for seconds to compile the policies of it."""
+
+    async def make():
+        async with connected() as api:
+            found = Cluster(api, await make_namespace(api, "privileged"))  # where Pod Security would refuse nothing
+            made = await _apply(found)
+            await until(lambda: _in_force(found), why=lambda: "the policies do not hold yet")
+            return found.namespace, made
+
+    async def remove(namespace, made):
+        async with connected() as api:
+            for path in made:
+                await api.request("DELETE", path, body={})
+            await delete_namespace(api, namespace)
+
+    namespace, made = asyncio.run(make())
+    yield namespace
+    asyncio.run(remove(namespace, made))
+
+
 @pytest.fixture
-async def cluster(api, privileged_namespace, tmp_path, monkeypatch):
-    namespace = privileged_namespace  # where Pod Security would refuse nothing itself
-    monkeypatch.setenv("KUBECONFIG", os.environ["KUBECONFIG"])  # which is changed meanwhile
-    shutil.copy(os.environ["KUBECONFIG"], tmp_path / "admin")
+async def cluster(api, policies):
+    """The API server; what a test leaves in the namespace goes with it."""
+    found = Cluster(api, policies)
+    yield found
+    for path in (*map(found.group, ("trainingjobs", "trainingsweeps")), found.pods()):
+        await api.request("DELETE", path, body={"gracePeriodSeconds": 0})
+
+
+async def _apply(cluster):
+    """Apply what the chart renders, and give users their rights; return the paths of the former."""
+    namespace = cluster.namespace
     values = {"watchNamespaces": [namespace], "admission": {"secrets": ["public"], "serviceAccounts": ["trainer"]}}
     shown = [word for name in ("admission", "rbac") for word in ("--show-only", f"templates/{name}.yaml")]
     done = helm("template", namespace, CHART, "--namespace", namespace, *shown, values=values)
@@ -116,35 +147,28 @@ async def cluster(api, privileged_namespace, tmp_path, monkeypatch):
     params = {"fieldManager": "torchyard-tests", "force": "true"}
     for document in filter(None, yaml.safe_load_all(done.stdout)):
         path = f"{PATHS[document['kind']].format(namespace)}/{document['metadata']['name']}"
-        await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
+        await cluster.api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
         made.append(path)
-    found = Cluster(api, namespace, tmp_path)
     edit = [("torchyard.dev", kind, ["create", "update", "patch"]) for kind in ("trainingjobs", "trainingsweeps")]
-    await found.grant("tenant", *edit)
-    await found.grant("reader", *edit, ("", "secrets", ["get"]))
-    await found.grant("editor", *edit, ("", "pods", ["create", "patch"]))
+    await cluster.grant("tenant", *edit)
+    await cluster.grant("reader", *edit, ("", "secrets", ["get"]))
+    await cluster.grant("editor", *edit, ("", "pods", ["create", "patch"]))
+    return made
 
-    async def active():
-        refused = [
-            await found.submit("tenant", {"envFrom": [{"secret": "private"}]}),
-            await found.sweep("tenant", {"envFrom": [{"secret": "private"}]}),
-            await found.submit(found.operator, {}),
-            await found.ask(found.operator, "POST", found.pods(), {"metadata": {"name": "x"}, "spec": bare()}),
-            await found.ask("editor", "POST", found.pods(), member(bare())),
-            await found.ask("tenant", "POST", found.group("trainingjobs"), {**JOB, "metadata": TRIAL_OF_NOBODY}),
-            await found.ask(
-                found.operator,
-                "POST",
-                found.pods().replace("pods", "services"),
-                {"metadata": {"name": "x"}, "spec": {"ports": [{"port": 1}]}},
-            ),
-        ]
-        return all("ValidatingAdmissionPolicy" in each for each in refused)
 
-    await until(active, why=lambda: "the policies do not hold yet")
-    yield found
-    for path in made:
-        await api.request("DELETE", path, body={})
+async def _in_force(cluster):
+    """Whether each policy refuses something: the API server takes one up some time after it was made."""
+    service = {"metadata": {"name": "x"}, "spec": {"ports": [{"port": 1}]}}
+    refused = [
+        await cluster.submit("tenant", {"envFrom": [{"secret": "private"}]}),
+        await cluster.sweep("tenant", {"envFrom": [{"secret": "private"}]}),
+        await cluster.submit(cluster.operator, {}),
+        await cluster.ask(cluster.operator, "POST", cluster.pods(), {"metadata": {"name": "x"}, "spec": bare()}),
+        await cluster.ask("editor", "POST", cluster.pods(), member(bare())),
+        await cluster.ask("tenant", "POST", cluster.group("trainingjobs"), {**JOB, "metadata": TRIAL_OF_NOBODY}),
+        await cluster.ask(cluster.operator, "POST", cluster.pods().replace("pods", "services"), service),
+    ]
+    return all("ValidatingAdmissionPolicy" in each for each in refused)
 
 
 def sweep(name, spec, **fields):
