@@ -2,7 +2,7 @@
 
 import json
 
-from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.jobs import Jobs, python
 
 SUM = """
 import torch.distributed as dist, torch
@@ -12,7 +12,7 @@ dist.all_reduce(total)
 print(f"sum {total.item()} of {dist.get_world_size()}\\n", end="", flush=True)
 dist.destroy_process_group()  # with a group still open gloo's threads abort some interpreters at their end
 """
-FAILS = "import os, sys; sys.exit('no luck') if os.environ['RANK'] == '1' else __import__('time').sleep(600)"
+FAILS = python("import os, sys, time; sys.exit('no luck') if os.environ['PET_NODE_RANK'] == '1' else time.sleep(600)")
 
 
 async def test_two_nodes_find_each_other_by_name_and_add_up(api, namespace, operator):
@@ -31,7 +31,7 @@ async def test_two_nodes_find_each_other_by_name_and_add_up(api, namespace, oper
 async def test_a_member_that_fails_takes_the_gang_along_and_is_named(api, namespace, operator):
     jobs = Jobs(api, namespace)
     restart = {"maxRestarts": 1, "backoff": {"initial": "0s", "max": "1s"}}
-    await jobs.submit("fails", script=FAILS, nodes=2, launcher={"kind": "none"}, restart=restart, gracePeriod="1s")
+    await jobs.submit("fails", command=FAILS, nodes=2, launcher={"kind": "none"}, restart=restart, gracePeriod="1s")
     status = await jobs.ends("fails")
     assert status["state"] == "Failed"
     first, second = status["attempts"]

@@ -1,6 +1,7 @@
 """`torchyard` against a cluster, as a person types it: submit, look, wait, suspend, resume, delete."""
 
 import asyncio
+import contextlib
 import json
 import os
 import re
@@ -8,11 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from tests.support.cluster.jobs import ENDED, Jobs, counts
 from tests.support.cluster.operators import PATIENCE, until
 
+from torchyard.kubernetes.client.errors import NotFound
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "cvrp.yaml"
-SHORT = ("--set", "nodes=2", "--set", "trainer.params.steps=60")
-LONG = ("--set", "nodes=2", "--set", "trainer.params.steps=100000", "--set", "checkpoint.interval={steps: 5}")
+SHORT = ("--set", "nodes=2", "--set", "trainer.params.steps=150", "--set", "metrics={interval: 1s}")
+LONG = {
+    "apiVersion": "torchyard.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "metadata": {"name": "long"},
+    "spec": {"command": counts(steps=100_000, seconds=0.2), "gracePeriod": "2s"},
+}
+PATIENT = ("--timeout", f"{PATIENCE:.0f}s")
 NOWHERE = ("--set", "nodes=2", "--set", "gpusPerNode=64")
 
 
@@ -49,10 +60,28 @@ def torchyard(namespace, tmp_path):
     return run
 
 
-async def test_a_job_is_submitted_watched_and_read(torchyard, operator, namespace, tmp_path):
-    watched = await torchyard("submit", EXAMPLE, *SHORT, "--watch")
+async def statuses(jobs, name):
+    """What the API server shows of a job that is still to be made, from its first status to its last."""
+    seen = []
+
+    async def over() -> bool:
+        with contextlib.suppress(NotFound):
+            seen.append(await jobs.status(name))
+        return bool(seen) and seen[-1].get("state") in ENDED
+
+    await until(over, why=lambda: json.dumps(seen[-1:], indent=1))
+    return seen
+
+
+async def test_a_job_is_submitted_watched_and_read(torchyard, operator, api, namespace, tmp_path):
+    watched, seen = await asyncio.gather(
+        torchyard("submit", EXAMPLE, *SHORT, "--watch"), statuses(Jobs(api, namespace), "cvrp")
+    )
     assert f"cvrp is submitted to namespace {namespace} of context" in watched.err
-    assert re.search("cvrp succeeded in [0-9ms]+: .*, 60 steps, ", watched.err), watched.err
+    assert re.search("cvrp succeeded in [0-9ms]+: .*, 150 steps, ", watched.err), watched.err
+    states = list(dict.fromkeys(status["state"] for status in seen if "state" in status))
+    assert states[-2:] == ["Running", "Succeeded"], states
+    assert any(status.get("metrics", {}).get("loss") for status in seen if status.get("state") == "Running")
 
     again = await torchyard("submit", EXAMPLE, *SHORT, code=64)
     assert "there is a TrainingJob 'cvrp'" in again.err
@@ -61,10 +90,10 @@ async def test_a_job_is_submitted_watched_and_read(torchyard, operator, namespac
     listed = await torchyard("ps", "-o", "wide")
     assert [line.split()[:2] for line in listed.out.splitlines()[1:]] == [["cvrp", "Succeeded"]]
     (kept,) = json.loads((await torchyard("ps", "-o", "json")).out)
-    assert (kept["metadata"]["namespace"], kept["status"]["progress"]["step"]) == (namespace, 60)
+    assert (kept["metadata"]["namespace"], kept["status"]["progress"]["step"]) == (namespace, 150)
 
     shown = await torchyard("status", "cvrp")
-    assert "60/60" in shown.out
+    assert "150/150" in shown.out
     assert "cvrp-0-1" in shown.out
 
     logs = (await torchyard("logs", "cvrp")).out
@@ -77,7 +106,7 @@ async def test_a_job_is_submitted_watched_and_read(torchyard, operator, namespac
     assert "RoundOpened" in (await torchyard("events", "cvrp")).out
 
     assert "is deleted" in (await torchyard("delete", "cvrp")).err
-    await torchyard("wait", "cvrp", "--for", "deleted", "--timeout", "4m")
+    await torchyard("wait", "cvrp", "--for", "deleted", *PATIENT)
     gone = await torchyard("status", "cvrp", code=64)
     assert f"there is no TrainingJob 'cvrp' in namespace {namespace}" in gone.err
 
@@ -94,17 +123,18 @@ async def test_a_job_is_submitted_watched_and_read(torchyard, operator, namespac
     await torchyard("delete", "hello")
 
 
-async def test_a_job_is_suspended_and_continues(torchyard, operator):
-    await torchyard("submit", EXAMPLE, *LONG)
-    await torchyard("wait", "cvrp", "--for", "running", "--timeout", "4m")
-    late = await torchyard("wait", "cvrp", "--timeout", "1s", code=124)
+async def test_a_job_is_suspended_and_continues(torchyard, operator, tmp_path):
+    (tmp_path / "long.yaml").write_text(yaml.safe_dump(LONG))
+    await torchyard("submit", tmp_path / "long.yaml")
+    await torchyard("wait", "long", "--for", "running", *PATIENT)
+    late = await torchyard("wait", "long", "--timeout", "1s", code=124)
     assert "did not reach it in time" in late.err
-    await torchyard("suspend", "cvrp")
-    await torchyard("wait", "cvrp", "--for", "suspended", "--timeout", "4m")
-    assert "torchyard resume cvrp" in (await torchyard("status", "cvrp")).out
-    await torchyard("resume", "cvrp")
-    await torchyard("wait", "cvrp", "--for", "running", "--timeout", "4m")
-    await torchyard("delete", "cvrp")
+    await torchyard("suspend", "long")
+    await torchyard("wait", "long", "--for", "suspended", *PATIENT)
+    assert "torchyard resume long" in (await torchyard("status", "long")).out
+    await torchyard("resume", "long")
+    await torchyard("wait", "long", "--for", "running", *PATIENT)
+    await torchyard("delete", "long")
 
 
 async def test_why_a_job_waits_is_explained_with_what_to_do(torchyard, operator):

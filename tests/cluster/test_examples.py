@@ -15,8 +15,8 @@ EXAMPLES = ROOT / "examples"
 IMAGE = "torchyard/examples:dev"
 SCRIPTS = ("train.py", "hf_train.py")
 # A pod's own files are read-only, so what a script writes beside itself goes elsewhere, as the examples' comments say.
-PLAIN = {"image": IMAGE, "args": ["--steps", "300", "--checkpoint", "/tmp/spirals.ckpt", "--out", "/tmp/spirals.pt"]}
-TRAINER = {"image": IMAGE, "args": ["--steps", "80", "--output", "/tmp/hf"], "nodes": 2}
+PLAIN = {"image": IMAGE, "args": ["--steps", "100", "--checkpoint", "/tmp/spirals.ckpt", "--out", "/tmp/spirals.pt"]}
+TRAINER = {"image": IMAGE, "args": ["--steps", "30", "--output", "/tmp/hf"], "nodes": 2}
 
 
 @pytest.fixture(scope="session")
@@ -73,7 +73,7 @@ async def test_scripts_that_know_nothing_of_us_show_step_and_rate_on_two_nodes(
 ):
     jobs = Jobs(api, namespace)
     plain, _ = await watch(jobs, "bring-your-own", **PLAIN)
-    assert plain["progress"]["step"] == 300
+    assert plain["progress"]["step"] == 100
     trainer, shown = await watch(jobs, "hf-trainer", **TRAINER)
-    assert trainer["progress"]["step"] == 80
+    assert trainer["progress"]["step"] == 30
     assert "loss" in shown.metrics

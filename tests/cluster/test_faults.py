@@ -45,10 +45,18 @@ def nodes():
     return {node.name: node for node in testbed.workers()}
 
 
-async def test_killed_workers_and_deleted_pods(training, undisturbed):
+# Started again in its place, as the container of a Deployment is, the operator waits for no lease.
+@pytest.mark.parametrize("operator", [{"pod": "operator-0"}], indirect=True, ids=["in its place"])
+async def test_killed_workers_operators_and_deleted_pods(training, operator, undisturbed):
     jobs = training.jobs
+
+    async def kill_unseen(pod: str) -> None:
+        await operator.kill()
+        await kill_worker(jobs, pod, 1)
+        operator.start()
+
     faults = {
-        "Killed": lambda pod: kill_worker(jobs, pod, 1),
+        "Killed": kill_unseen,
         "Preempted": jobs.delete_pod,
         "PodLost": lambda pod: jobs.delete_pod(pod, grace_seconds=0),
         "Evicted": lambda pod: evict(jobs, pod),
@@ -63,24 +71,6 @@ async def test_killed_workers_and_deleted_pods(training, undisturbed):
     assert await training.weights() == undisturbed
     restarts = (await jobs.status(training.name))["restarts"]
     assert (restarts["total"], restarts.get("counted", 0)) == (len(faults), 0)
-
-
-# Started again in its place, as the container of a Deployment is, it waits for no lease.
-@pytest.mark.parametrize("operator", [{"pod": "operator-0"}], indirect=True, ids=["in its place"])
-async def test_a_killed_operator(training, operator, undisturbed):
-    await training.gained()
-    await operator.kill()
-    operator.start()
-    await until(operator.leads)
-    assert (await training.gained())["round"] == 1
-
-    pod, node = await training.pod(1)
-    await operator.kill()
-    await kill_worker(training.jobs, pod, 1)
-    operator.start()
-    cause = await training.cause(1, "Killed")
-    assert (cause["rank"], cause["pod"], cause["node"]) == (1, pod, node)
-    assert await training.weights() == undisturbed
 
 
 @pytest.mark.alone  # other tests have pods on the node, too

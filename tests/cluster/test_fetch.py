@@ -1,12 +1,15 @@
 """`torchyard fetch` and `profile` against a cluster: out of a pod that runs, and out of a claim that no pod uses."""
 
-import contextlib
 import gzip
 import json
 
 import pytest
-from tests.cluster.test_command_line import EXAMPLE, torchyard  # noqa: F401 - a fixture
+from tests.cluster.test_command_line import EXAMPLE, PATIENT, torchyard  # noqa: F401 - a fixture
+from tests.support.cluster import faults
+from tests.support.cluster.jobs import Jobs
 from tests.support.cluster.operators import TRAINER_IMAGE, until
+
+from torchyard.kubernetes.manifests import names
 
 CLAIM = "runs"
 ON_CLAIM = ("--set", f"checkpoint.volume={{claim: {CLAIM}}}", "--set", "nodes=1")
@@ -24,19 +27,21 @@ async def claim(api, namespace):
     await api.request("POST", f"/api/v1/namespaces/{namespace}/persistentvolumeclaims", body=body)
 
 
+async def has_written(api, namespace, pattern) -> bool:
+    """Whether the pod of the job has such a file: asked within it, which costs less than the command."""
+    script = f'for file in {names.CHECKPOINTS}/cvrp/{pattern}; do test -s "$file" && echo there; done; :'
+    pod, _ = await Jobs(api, namespace).member("cvrp", 0)
+    return "there" in await faults.execute(namespace, pod, "sh", "-c", script)
+
+
 @pytest.mark.usefixtures("operator", "claim")
 async def test_what_a_job_wrote_comes_home_while_it_runs_and_while_it_is_suspended(torchyard, api, namespace, tmp_path):  # noqa: F811 - the fixture
     steps = ("--set", "trainer.params.steps=100000", "--set", "trainer.params.logEvery=1")
     await torchyard("submit", EXAMPLE, *ON_CLAIM, *steps, "--set", f"image={TRAINER_IMAGE}")
-    await torchyard("wait", "cvrp", "--for", "running", "--timeout", "4m")
+    await torchyard("wait", "cvrp", "--for", "running", *PATIENT)
     curves = tmp_path / "curves.jsonl"
-
-    async def brought() -> bool:
-        with contextlib.suppress(AssertionError):  # a job runs a moment before it has written anything
-            await torchyard("fetch", "cvrp", "metrics.jsonl", "-o", curves)
-        return curves.exists()
-
-    await until(brought)
+    await until(lambda: has_written(api, namespace, "metrics.jsonl"), why=lambda: "it trains and writes no curves")
+    await torchyard("fetch", "cvrp", "metrics.jsonl", "-o", curves)
     assert json.loads(curves.read_text().splitlines()[0])["step"] >= 1
     listed = await torchyard("fetch", "cvrp")
     assert "metrics.jsonl" in [line.split()[0] for line in listed.out.splitlines()]
@@ -48,19 +53,14 @@ async def test_what_a_job_wrote_comes_home_while_it_runs_and_while_it_is_suspend
     asked = await torchyard("profile", "cvrp", "trace", "--steps", 2)
     assert "asked 1 pod of cvrp for trace" in asked.out
 
+    await until(lambda: has_written(api, namespace, "profile/trace-*.json.gz"), why=lambda: "no trace was written")
     profile = tmp_path / "profile"
-
-    async def traced() -> bool:
-        with contextlib.suppress(AssertionError):  # there is no such folder before the steps are made
-            await torchyard("fetch", "cvrp", "profile", "-o", profile, "--replace")
-        return bool(list(profile.glob("trace-*.json.gz")))
-
-    await until(traced, why=lambda: sorted(path.name for path in tmp_path.rglob("*")))
+    await torchyard("fetch", "cvrp", "profile", "-o", profile)
     (trace,) = profile.iterdir()
     assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
 
     await torchyard("suspend", "cvrp")
-    await torchyard("wait", "cvrp", "--for", "suspended", "--timeout", "4m")
+    await torchyard("wait", "cvrp", "--for", "suspended", *PATIENT)
 
     async def no_pods() -> bool:
         return not json.loads(await api.request("GET", f"/api/v1/namespaces/{namespace}/pods"))["items"]
@@ -69,13 +69,13 @@ async def test_what_a_job_wrote_comes_home_while_it_runs_and_while_it_is_suspend
     await torchyard("fetch", "cvrp", "latest", "-o", tmp_path / "latest")
     assert (tmp_path / "latest").read_text().startswith("step-")
     await torchyard("delete", "cvrp")
-    await torchyard("wait", "cvrp", "--for", "deleted", "--timeout", "4m")
+    await torchyard("wait", "cvrp", "--for", "deleted", *PATIENT)
 
 
 @pytest.mark.usefixtures("operator", "claim")
 async def test_a_pod_of_its_own_reads_the_claim_of_a_job_that_has_ended(torchyard, api, namespace, tmp_path):  # noqa: F811 - the fixture
     await torchyard("submit", EXAMPLE, *ON_CLAIM, "--set", "trainer.params.steps=20", "--set", "export={}")
-    await torchyard("wait", "cvrp", "--timeout", "4m")
+    await torchyard("wait", "cvrp", *PATIENT)
     job = json.loads((await torchyard("status", "cvrp", "-o", "json")).out)
     conditions = {each["type"]: each["status"] for each in job["status"]["conditions"]}
     assert conditions["ExportVerified"] == "True"

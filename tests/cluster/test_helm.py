@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.cluster.operators import AGENT_IMAGE, TRAINER_IMAGE, until
+from tests.support.cluster.jobs import counts
+from tests.support.cluster.operators import AGENT_IMAGE, PATIENCE, TRAINER_IMAGE, until
 
 from torchyard.api.crd import crd
 from torchyard.kubernetes.client.api import APPLY_PATCH, MERGE_PATCH
@@ -23,12 +24,12 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "torchy
 HELM = shutil.which("helm") or next(map(str, sorted(CACHE.glob("helm-*/helm"))), None)
 CRD_PATH = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd()['metadata']['name']}"
 
-# Long enough to outlive every act of the test; a step of it takes milliseconds.
+# Long enough to outlive every act of the test; it takes no processor from what the test waits for.
 LONG_JOB = {
     "apiVersion": "torchyard.dev/v1alpha1",
     "kind": "TrainingJob",
     "metadata": {"name": "long"},
-    "spec": {"trainer": {"name": "cvrp", "params": {"preset": "tiny", "steps": 1_000_000}}, "device": "cpu"},
+    "spec": {"command": counts(steps=1_000_000, seconds=0.2), "metrics": {"interval": "1s"}},
 }
 
 
@@ -72,11 +73,11 @@ async def release(api, namespace, helm, tmp_path):
         words = (verb, name, str(CHART), "--values", str(file))
         # The resource may be another release's: Helm 4, which applies on the server's side, has to be told so twice.
         force = ["--take-ownership", *(["--force-conflicts"] if "v4" in await helm("version", "--short") else [])]
-        await helm(*words, *force, "--wait", "--timeout", "300s")
+        await helm(*words, *force, "--wait", "--timeout", f"{PATIENCE:.0f}s")
         return name
 
     yield run
-    await helm("uninstall", name, "--ignore-not-found", "--wait", "--timeout", "60s")
+    await helm("uninstall", name, "--ignore-not-found", "--wait", "--timeout", f"{PATIENCE:.0f}s")
     after = json.loads(await api.request("GET", CRD_PATH))["metadata"]
     back = {
         field: dict.fromkeys(after.get(field) or {}) | (before.get(field) or {}) for field in ("labels", "annotations")
@@ -179,7 +180,7 @@ async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, name
     assert await place.refused() == []
 
     # Uninstall: the operator goes, everything of the user stays.
-    await helm("uninstall", name, "--wait", "--timeout", "60s")
+    await helm("uninstall", name, "--wait", "--timeout", f"{PATIENCE:.0f}s")
     await until(place.no_operators)
     assert (await place.get(CRD_PATH))["metadata"]["name"] == crd()["metadata"]["name"]
     assert await place.identity() == same
@@ -191,7 +192,7 @@ async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, name
     assert await place.secret(f"{name}-ca") == authority
 
     # Without an operator a deleted job takes its pods along.
-    await helm("uninstall", name, "--wait", "--timeout", "60s")
+    await helm("uninstall", name, "--wait", "--timeout", f"{PATIENCE:.0f}s")
     await api.request("DELETE", f"{place.jobs}/long")
 
     async def cleared():

@@ -31,7 +31,7 @@ async def test_an_edited_config_map_replaces_the_whole_gang(jobs):
     assert status["images"]["agent"]
     path = f"{jobs.core}/configmaps/settings"
     await jobs.api.request("PATCH", path, body={"data": {"LR": "0.2"}}, content_type=MERGE_PATCH)
-    await jobs.delete_pod("job-0-1", grace_seconds=0)
+    await jobs.lose("job", 1)
     status = await jobs.until("job", lambda now: now.get("round") == 2)
     assert [each["reason"] for each in status["attempts"][:2]] == ["PodLost", "GangDiffers"], status["attempts"]
     assert "read different config maps, secrets, script or configuration" in json.dumps(status["attempts"][1])
@@ -41,14 +41,15 @@ async def test_an_edited_config_map_replaces_the_whole_gang(jobs):
 
 async def test_patched_parameters_replace_the_whole_gang(jobs):
     trainer = {"name": "cvrp", "params": {"preset": "tiny", "steps": 100000, "lr": 0.001}}
-    await jobs.submit("job", trainer=trainer, nodes=2, gracePeriod="1s")
-    await jobs.trains("job")
+    # Started without a warm process: what its workers would import is not waited for.
+    await jobs.submit("job", trainer=trainer, nodes=2, gracePeriod="1s", launcher={"warmStart": False})
+    await jobs.until("job", lambda now: now.get("round") == 1)
     before = await uids(jobs, "job")
     await jobs.edit("job", trainer={"params": {"lr": 0.01}})
     (message, *_) = await jobs.announced("job", "ConfigurationChanged")
     assert "before the next round" in message
     assert await uids(jobs, "job") == before
-    await jobs.delete_pod("job-0-1", grace_seconds=0)
+    await jobs.lose("job", 1)
     await jobs.until("job", lambda now: now.get("round") == 2)
     assert not before & await uids(jobs, "job"), "the pod that was not lost is replaced, too"
 
@@ -68,7 +69,7 @@ async def test_a_gang_keeps_its_images_when_the_installation_gets_others(api, na
     assert len(images) == 1
     operator.stop()
     operator.start("--trainer-image", AGENT_IMAGE)
-    await jobs.delete_pod("job-0-1", grace_seconds=0)
+    await jobs.lose("job", 1)
     await jobs.until("job", lambda now: now.get("round") == 2)
     assert await trainers() == images
     # A suspended job has no gang: the next one gets what is installed then.

@@ -10,6 +10,7 @@ import time
 import pytest
 from cryptography import x509
 from tests.support.cluster.fault_proxy import FaultProxy
+from tests.support.cluster.jobs import counts
 from tests.support.cluster.operators import holder, sign_again, sign_for, until
 
 from torchyard.kubernetes.client.api import MERGE_PATCH
@@ -81,7 +82,7 @@ async def test_a_deleted_job_takes_its_pods_along_without_an_operator(api, jobs,
 async def test_a_renewed_certificate_is_served_and_disturbs_no_agent(api, jobs, pods, operator, authority):
     """The sidecar of the chart replaces the pair after 60 of 90 days; here one ends before, under a running job."""
     certificates, address = authority
-    spec = {"script": "import time; time.sleep(600)", "gracePeriod": "5s", "launcher": {"warmStart": False}}
+    spec = {"command": counts(steps=100_000, seconds=0.5), "gracePeriod": "5s"}
     await api.request("POST", jobs, body={**JOB, "spec": spec})
 
     async def status() -> dict:

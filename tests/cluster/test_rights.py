@@ -24,7 +24,7 @@ async def test_a_missing_right_is_named_and_work_continues_once_it_is_granted(ap
         assert [each["status"] for each in status["conditions"] if each["type"] == "Stalled"] == ["True"]
 
         await rights.take()
-        await jobs.delete_pod("before-0-0", grace_seconds=0)
+        await jobs.lose("before", 0)
         await until(lambda: "cannot" in operator.log.read_text())
         await rights.give_back()
         for name in ("before", "new"):

@@ -7,8 +7,8 @@ from tests.support.cluster.operators import until
 from tests.support.cluster.training import Training
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-# Most of the time goes to rollouts: each generates four minibatches of completions, a few at once. A status a second
-# shows some of them also where nothing else runs.
+# Most of the time goes to rollouts: each generates four minibatches of completions, eight at once. A status a second
+# shows some of the twenty also where nothing else runs.
 PARAMS = {
     "method": "grpo",
     "task": "reverse",
@@ -19,7 +19,7 @@ PARAMS = {
     "minibatches": 4,
     "batch": 128,
     "maxNewTokens": 24,
-    "rolloutBatch": 2,
+    "rolloutBatch": 8,
     "evalEvery": 1000,
 }
 

@@ -6,7 +6,8 @@ import os
 import sys
 
 import pytest
-from tests.support.cluster.operators import until
+from tests.support.cluster.jobs import python
+from tests.support.cluster.operators import PATIENCE, until
 
 import torchyard as ty
 from torchyard.api.status import State
@@ -27,15 +28,14 @@ SWEEP = {
     "spec": {
         "objective": {"metric": "score", "goal": "maximize"},
         "algorithm": {"name": "tpe", "seed": 3},
-        # Programs without torch, which say their value.
-        "parameters": [{"path": "script", "choice": [f"print('score={score}', flush=True)" for score in SCORES]}],
+        "parameters": [{"path": "args[0]", "choice": list(SCORES)}],
         "maxTrials": 13,
         "parallelTrials": 3,
         "jobTemplate": {
             "spec": {
-                "script": "print('score=0', flush=True)",
+                "command": python("import sys; print(f'score={sys.argv[1]}', flush=True)"),
+                "args": ["0"],
                 "metrics": {"patterns": ["score=(?P<score>[0-9.]+)"], "interval": "1s"},
-                "launcher": {"warmStart": False},
                 "resources": {"memory": "1Gi"},
             }
         },
@@ -54,7 +54,7 @@ def undisturbed():
                 for each in trials
             ]
             parameters = suggest(spec, action.number, action.unit.basis, action.history, past)
-            value = float(parameters["script"].partition("=")[2].partition("'")[0])
+            value = float(parameters["args[0]"])
             record = TrialRecord(number=action.number, parameters=parameters, units=[action.unit])
             trials.append(Trial(record=record, state=State.SUCCEEDED, metrics={"score": value}))
     return {each.record.number: each.record.parameters for each in trials}
@@ -129,7 +129,7 @@ PLAIN = {
 
 async def test_python_searches_submits_the_best_job_and_compares_it(namespace, operator, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))
-    async with asyncio.timeout(400):
+    async with asyncio.timeout(PATIENCE):
         sweep = await ty.aio.sweep({"metadata": {"name": "plain"}, "spec": PLAIN}, namespace=namespace)
         good, bad = await sweep.trials()
         assert (good.outcome, good.value, good.best) == ("complete", 0.1, True)

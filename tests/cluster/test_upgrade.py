@@ -8,20 +8,13 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from tests.support.cluster.jobs import Jobs, python
+from tests.support.cluster.jobs import Jobs, counts, python
 from tests.support.cluster.operators import code_of, until
 
 FORMER = os.environ.get("TORCHYARD_FORMER", "HEAD~1")
 ROOT = Path(__file__).parents[2]
-STEPS = 60
 # A step each half second, so that both operators see some of them, whatever the machine is busy with.
-COUNTS = f"""
-import time
-from torchyard_agent import report
-for step in range(1, {STEPS + 1}):
-    report(step=step, total_steps={STEPS})
-    time.sleep(0.5)
-"""
+COUNTS = counts(steps=60, seconds=0.5)
 SHORT = {"gracePeriod": "2s", "metrics": {"interval": "1s"}}
 KEPT = ("round", "incarnation", "images", "rendezvous", "restarts", "startTime")
 
@@ -50,7 +43,7 @@ async def test_running_jobs_of_the_version_before_are_not_restarted(api, namespa
     operator = make_operator(pod="operator-0")  # which takes its own lease over, as the container of a Deployment does
     operator.start(source=former)
     await operator.ready()
-    await jobs.submit("gang", command=python(COUNTS), nodes=2, **SHORT)
+    await jobs.submit("gang", command=COUNTS, nodes=2, **SHORT)
     await jobs.submit("bare", command=python("import time; time.sleep(30)"), launcher={"kind": "none"}, **SHORT)
     began = {"gang": await jobs.trains("gang"), "bare": await jobs.until("bare", lambda now: now.get("round") == 1)}
     pods = {name: await uids(jobs, name) for name in began}

@@ -7,17 +7,17 @@ from tests.support.cluster.jobs import Jobs
 from tests.support.cluster.training import SPEC, Training
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-CLONING = {"steps": 150, "batch": 16, "evalEpisodes": 16, "evalSamples": 16, "evalEvery": 150}
-# Ten rollouts of four optimizer steps; checkpoints are saved between rollouts.
+CLONING = {"steps": 100, "batch": 16, "evalEpisodes": 16, "evalSamples": 16, "evalEvery": 100}
+# Twelve rollouts of four optimizer steps; checkpoints are saved between rollouts.
 ROLLOUTS = {
     "task": "reach",
     "environments": 16,
     "horizon": 8,
     "epochs": 1,
     "minibatches": 4,
-    "environmentSteps": 20 * 16 * 8,
+    "environmentSteps": 12 * 16 * 8,
     "evalEpisodes": 16,
-    "evalEvery": 20,
+    "evalEvery": 24,
 }
 
 
@@ -31,8 +31,8 @@ async def shown(jobs: Jobs) -> dict[str, str]:
 
 async def test_a_pod_of_each_is_lost_and_the_success_rate_shows_in_the_table(api, namespace, operator):
     jobs = Jobs(api, namespace)
-    cloning = await Training(jobs, 150, trainer={"name": "vla", "params": CLONING}).start()
-    playing = Training(jobs, 80, trainer={"name": "vlm", "params": ROLLOUTS})
+    cloning = await Training(jobs, 100, trainer={"name": "vla", "params": CLONING}).start()
+    playing = Training(jobs, 48, trainer={"name": "vlm", "params": ROLLOUTS})
     playing.name = "playing"
     await jobs.submit(playing.name, trainer=playing.trainer, **SPEC)
 

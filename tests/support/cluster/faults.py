@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from kubernetes import client, config, stream
 from tests.support.cluster import testbed
 from tests.support.cluster.jobs import Jobs
+from tests.support.cluster.operators import PATIENCE
 
 from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.kubernetes.manifests import names
@@ -97,7 +98,7 @@ async def execute(namespace: str, pod: str, *argv: str) -> str:
         ws = stream.stream(
             call, pod, namespace, container=names.TRAINER, command=list(argv), _preload_content=False, **streams
         )
-        ws.run_forever(timeout=60)
+        ws.run_forever(timeout=PATIENCE)
         code, said = ws.returncode, ws.read_all()  # in this order: reading everything forgets the code
         assert code == 0, f"{' '.join(argv)} in {pod}: exit code {code}\n{said}"
         return said

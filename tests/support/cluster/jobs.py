@@ -18,6 +18,18 @@ def python(program: str) -> list[str]:
 
 
 SLEEPS = python("import time; time.sleep(600)")
+COUNTS = """
+import time
+from torchyard_agent import report
+for step in range(1, {steps} + 1):
+    report(step=step, total_steps={steps})
+    time.sleep({seconds})
+"""
+
+
+def counts(steps: int, seconds: float) -> list[str]:
+    """Return the command of a program that makes steps of so many seconds each, in which it computes nothing."""
+    return python(COUNTS.format(steps=steps, seconds=seconds))
 
 
 class Jobs:
@@ -67,6 +79,22 @@ class Jobs:
         params = {"labelSelector": f"torchyard.dev/job={name}"}
         found = json.loads(await self.api.request("GET", f"{self.core}/pods", params=params))["items"]
         return {each["metadata"]["name"]: each for each in found}
+
+    async def member(self, name: str, index: int) -> tuple[str, str]:
+        """Name and node of the pod of this index that stays: not the first one, if a busy cluster lost that."""
+        (found,) = (
+            each
+            for each in (await self.pods(name)).values()
+            if each["metadata"]["labels"]["torchyard.dev/index"] == str(index)
+            and "deletionTimestamp" not in each["metadata"]
+            and each["status"]["phase"] == "Running"
+        )
+        return found["metadata"]["name"], found["spec"]["nodeName"]
+
+    async def lose(self, name: str, index: int) -> None:
+        """Delete the pod of this index without any grace."""
+        pod, _ = await self.member(name, index)
+        await self.delete_pod(pod, grace_seconds=0)
 
     async def announced(self, name: str, reason: str) -> list[str]:
         """Messages of a job's events of this reason, once there is one: they go out after the status they are of."""

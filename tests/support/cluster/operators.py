@@ -22,9 +22,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from torchyard.kubernetes.client.api import Api
 from torchyard_agent.workers.ports import ReservedPort
 
-ENDS_WITHIN = 180.0
 PATIENCE = 900.0
 """Seconds that a test waits for a cluster: enough for a busy machine, since this limit only ends a hang."""
+LOOKS = (0.05, 0.5)
+"""Seconds between two looks at a condition, at least and at most."""
+LATER = 0.05
+"""By which part of a wait its end may be noticed later."""
 AGENT_IMAGE = os.environ.get("TORCHYARD_AGENT_IMAGE", "torchyard/operator:dev")
 TRAINER_IMAGE = os.environ.get("TORCHYARD_TRAINER_IMAGE", "torchyard/trainer-cpu:dev")
 MAIN = ("-m", "torchyard.cli.main")
@@ -134,20 +137,20 @@ class Operator:
     async def ended(self) -> int:
         """Its exit code, once there is one."""
         assert self.process is not None
-        return await asyncio.wait_for(asyncio.to_thread(self.process.wait), ENDS_WITHIN)
+        return await asyncio.wait_for(asyncio.to_thread(self.process.wait), PATIENCE)
 
     def stop(self) -> None:
         """Leave nothing behind, in whatever state it is."""
         if self.runs:
             assert self.process is not None
             self.process.kill()
-            self.process.wait(ENDS_WITHIN)
+            self.process.wait(PATIENCE)
 
     async def page(self, path: str) -> tuple[int, str]:
         """Return status and text of a probe; (0, why) if no process answers."""
         url = f"http://127.0.0.1:{self.probe_port}{path}"
         try:
-            async with aiohttp.ClientSession() as session, session.get(url, timeout=5) as response:
+            async with aiohttp.ClientSession() as session, session.get(url, timeout=60) as response:
                 return response.status, await response.text()
         except (aiohttp.ClientError, TimeoutError) as error:
             return 0, repr(error)
@@ -180,15 +183,21 @@ def code_of(source: Path) -> str:
 async def until(
     condition: Callable, seconds: float = PATIENCE, why: Callable[[], str] = lambda: "not so in time"
 ) -> None:
-    """Wait for something that others do; the time is for a slow machine, what holds is seen at once."""
-    deadline = time.monotonic() + seconds
+    """Wait for something that others do; the time is for a slow machine.
+
+    The longer it takes, the less often it looks: each look costs the API server and this machine what they need to get
+    there.
+    """
+    begun = time.monotonic()
     while True:
         found = condition()
         if await found if asyncio.iscoroutine(found) else found:
             return
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - begun
+        if waited > seconds:
             raise TimeoutError(why())
-        await asyncio.sleep(0.05)
+        least, most = LOOKS
+        await asyncio.sleep(min(most, max(least, LATER * waited)))
 
 
 async def holder(api: Api, namespace: str) -> str:

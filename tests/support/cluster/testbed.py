@@ -24,7 +24,7 @@ from kubernetes import client, config
 
 CLUSTER = "torchyard"
 GPUS = {"nvidia.com/gpu": "8"}
-READY_WITHIN = 240.0
+READY_WITHIN = 900.0
 # Everything that the node sends and receives and that it forwards for its pods, by IPv4 and IPv6.
 CUT = "inet torchyard_cut"
 CUT_RULES = f"""table {CUT} {{
@@ -136,7 +136,7 @@ class Node:
         """Undo whatever was done to the node; returns when its kubelet has reported it Ready with its GPUs again.
 
         Raises:
-            TimeoutError: it is not Ready within 4 min.
+            TimeoutError: it is not Ready within 15 min.
         """
         state = json.loads(_docker("inspect", "--format", "{{json .State}}", self.name))
         if state["Paused"]:

@@ -56,15 +56,7 @@ class Training:
 
     async def pod(self, index: int) -> tuple[str, str]:
         """Name and node of the pod of this index that stays."""
-        pods = (await self.jobs.pods(self.name)).values()
-        (found,) = (
-            each
-            for each in pods
-            if each["metadata"]["labels"]["torchyard.dev/index"] == str(index)
-            and "deletionTimestamp" not in each["metadata"]
-            and each["status"]["phase"] == "Running"
-        )
-        return found["metadata"]["name"], found["spec"]["nodeName"]
+        return await self.jobs.member(self.name, index)
 
     async def weights(self) -> str:
         """Digest of the model it made."""
