@@ -97,6 +97,22 @@ def test_what_is_not_a_job_is_said_in_one_sentence(text, expected):
     assert any(expected in line for line in said(text)), said(text)
 
 
+@pytest.mark.parametrize(
+    ("trainer", "given", "fix"),
+    [
+        ("lm", "learning_rate", "use lr"),
+        ("lm", "num_train_epochs", "use steps: epochs x records / batch; `torchyard dataset inspect` counts records"),
+        ("lm", "per_device_train_batch_size", "use spec.parallelism.microBatchSize, the samples of a rank in one pass"),
+        ("vecrl", "learningRate", "use lr"),
+        ("vecrl", "bf16", "remove it"),
+    ],
+)
+def test_a_parameter_by_the_name_of_another_trainer_is_answered_with_ours(trainer, given, fix):
+    text = GOOD.replace("trainer: {name: cvrp}", f"trainer: {{name: {trainer}, params: {{{given}: 1}}}}")
+    (problem,) = said(text)
+    assert f"spec.trainer.params.{given}: unknown field: {fix}" in problem
+
+
 def test_another_kind_of_object_is_said_once():
     assert said("apiVersion: apps/v1\nkind: Deployment\nmetadata: {}\nspec: {a: 1, b: 2}\n") == [
         "job.yaml:2: kind: 'Deployment' of 'apps/v1' is not a TrainingJob: use kind: TrainingJob"

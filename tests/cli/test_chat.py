@@ -66,4 +66,4 @@ def test_what_does_not_talk_is_named(torchyard, tmp_path):
     assert "has neither config.json nor checkpoints" in done.stderr
     done = torchyard("chat", "Qwen/Qwen3-0.6B", "--temperature", "0")
     assert done.returncode == 64
-    assert "torchyard: Qwen/Qwen3-0.6B does not exist; if it is a model of the Hugging Face Hub, run hf" in done.stderr
+    assert "torchyard: Qwen/Qwen3-0.6B does not exist; check the path, or if it is a model of the" in done.stderr

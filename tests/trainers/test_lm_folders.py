@@ -156,8 +156,8 @@ def test_a_folder_that_cannot_be_trained_is_named(tmp_path, files, message):
     [
         ("Qwen/Qwen3-0.6B", r"hf download Qwen/Qwen3-0.6B --local-dir FOLDER"),
         ("https://huggingface.co/Qwen/Qwen3-0.6B/tree/main", r"run hf download Qwen/Qwen3-0.6B --local-dir FOLDER"),
-        ("gpt2", r"if it is a model of the Hugging Face Hub, run hf download gpt2 --local-dir FOLDER and name FOLDER"),
-        ("./none", r"none does not exist; "),
+        ("gpt2", r"check the path, or if it is a model of the Hugging Face Hub, run hf download gpt2 --local-dir"),
+        ("~/models/none", r"none does not exist; write the whole path: neither ~ nor variables of a shell"),
         ("/models/none", r"trainer.params.pretrained: /models/none does not exist; check the path"),
         (
             "adapters",

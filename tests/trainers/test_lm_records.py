@@ -273,6 +273,10 @@ def test_tokens_of_a_file_are_windows_without_a_tokenizer(tokenizer, tmp_path):
         ({"maxLength": 8}, "trainer.params.maxLength: is set, but the task reverse has no files; set data or remove"),
         ({"data": ["a", "b"], "dataWeights": [1]}, "dataWeights: 1 weights for 2 sets of trainer.params.data; give"),
         ({"data": ["a"], "validation": ["b"], "holdOut": 0.1}, "holdOut: 0.1, but trainer.params.validation is set"),
+        (
+            {"method": "grpo", "reward": "a.b.py:score"},
+            "reward: a.b.py:score names a file; write its module: a.b:score",
+        ),
         ({"data": ["a"], "fields": {"question": "q"}}, "trainer.params.fields: 'question' is not a field of records"),
     ],
 )

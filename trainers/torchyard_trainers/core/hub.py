@@ -20,14 +20,19 @@ def hub_id(text: str) -> str:
     return found["id"] if found is not None else ""
 
 
-def download(text: str, kind: Literal["model", "dataset"]) -> str:
-    """Return how to get what a text may name on the Hub, to follow `; `; "" if it is a path or another address."""
-    name, option = hub_id(text), " --repo-type dataset" if kind == "dataset" else ""
-    if not name:
-        return ""
-    return (
-        f"if it is a {kind} of the Hugging Face Hub, run hf download {name}{option} --local-dir FOLDER and name FOLDER"
-    )
+def path_fix(text: str) -> str:
+    """Return what to do about a path that does not exist."""
+    if text.startswith("~") or "$" in text:
+        return "write the whole path: neither ~ nor variables of a shell are replaced"
+    return "check the path, and that every pod can read it"
+
+
+def folder_fix(text: str, kind: Literal["model", "dataset"]) -> str:
+    """Return what to do about the name of a folder that does not exist; it may be one on the Hub."""
+    if not (name := hub_id(text)):
+        return path_fix(text)
+    command = f"hf download {name}{' --repo-type dataset' if kind == 'dataset' else ''} --local-dir FOLDER"
+    return f"check the path, or if it is a {kind} of the Hugging Face Hub, run {command} and name FOLDER"
 
 
 def other_than_file(head: bytes) -> str:

@@ -11,7 +11,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torchyard_trainers.core.exits import ConfigError, TrainerError
-from torchyard_trainers.core.hub import HEAD, download, other_than_file
+from torchyard_trainers.core.hub import HEAD, folder_fix, other_than_file
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -50,8 +50,7 @@ def read_config_json(folder: Path, field: str) -> tuple[dict[str, Any], str]:
 def _other_than_folder(folder: Path) -> str:
     """Return what a path is that is no folder of a model, and what to do; "" if it may be one."""
     if not folder.exists():
-        fix = download(str(folder), "model") or "check the path, and that every pod can read it"
-        return f"does not exist; {fix}"
+        return f"does not exist; {folder_fix(str(folder), 'model')}"
     if folder.suffix == ".gguf" or (folder.is_dir() and not (folder / "config.json").exists() and _first(folder, GGUF)):
         return "is GGUF; convert it: from_pretrained(FOLDER, gguf_file=NAME) of transformers, and save_pretrained"
     if folder.is_file():

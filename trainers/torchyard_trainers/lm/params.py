@@ -199,6 +199,11 @@ def _check_files(params: Params, chosen: dict[str, Any], *, sets: int, budget: i
 
 def _check(settings: Settings) -> None:
     at = "trainer.params"
+    module, _, function = settings.reward.partition(":")
+    if module.endswith(".py"):
+        raise ConfigError(
+            f"{at}.reward: {settings.reward} names a file; write its module: {module.removesuffix('.py')}:{function}"
+        )
     if settings.sft_steps and settings.sft_steps >= settings.steps:
         raise ConfigError(
             f"{at}.steps: {settings.steps}, and sftSteps {settings.sft_steps} of them leave none for "

@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from torchyard.api.schema import ANY, FORM, INT_OR_STRING, LIST_KEYS, Schema, structural
+from torchyard.api.validation.other_names import meant_by
 from torchyard.api.validation.problems import nearest, shown
 from torchyard.api.validation.rules import NOT_YET
 from torchyard.api.validation.yaml_tree import At
@@ -250,6 +251,8 @@ def _meant(name: str, properties: Schema) -> str:
     meant = nearest(name, properties)
     if meant is not None:
         return f"did you mean {meant}?"
+    if known := meant_by(name, properties):
+        return known
     inside = sorted(f"{field}.{name}" for field, child in properties.items() if name in child.get("properties", {}))
     if inside:
         return f"did you mean {_either(inside)}?"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torchyard_trainers.core.checkpoints.checkpoint import read_newest, resolve
 from torchyard_trainers.core.checkpoints.shards import Shards, reader_of
 from torchyard_trainers.core.exits import CheckpointError, DataMismatchError
-from torchyard_trainers.core.hub import download
+from torchyard_trainers.core.hub import folder_fix
 from torchyard_trainers.core.named_tensors import names_of
 from torchyard_trainers.core.pretrained import FILE, INDEX, Pretrained, canonical, is_adapter, stream
 from torchyard_trainers.core.workload import Session, Workload
@@ -56,8 +56,8 @@ def load_starting_weights(work: Workload, session: Session, path: Path) -> dict[
     for skipped in found.skipped:
         session.reporter.warn(f"{FIELD}: checkpoint passed over: {skipped}")
     if found.record is None:
-        fix = download(str(path), "model") if not path.exists() else ""
-        fix = fix or "name a job that has trained here, its checkpoint folder, or the folder of a Hugging Face model"
+        fix = "name a job that has trained here, its checkpoint folder, or the folder of a Hugging Face model"
+        fix += f"; {folder_fix(str(path), 'model')}" if not path.exists() else ""
         raise CheckpointError(f"{FIELD}: {path} holds neither a checkpoint nor {FILE}; {fix}")
     return {"folder": str(found.folder), "step": found.record["step"]}
 

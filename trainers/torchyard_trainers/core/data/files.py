@@ -14,6 +14,7 @@ from typing import Any
 import fsspec
 
 from torchyard_trainers.core.exits import DataError, StorageError, TrainerError
+from torchyard_trainers.core.hub import path_fix
 
 BLOCK = 4 << 20  # bytes that a pass over a file reads at once
 # A fingerprint of a large file covers this many blocks of it, evenly spaced, with the first and the last.
@@ -126,7 +127,7 @@ class File:
                 return act()
             except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
                 what = error.strerror or "it does not exist"
-                raise DataError(f"{self.url}: {what}; check the path, and that every pod can read it") from error
+                raise DataError(f"{self.url}: {what}; {path_fix(self.url)}") from error
             except (TrainerError, ImportError):
                 raise
             except Exception as error:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torchyard_trainers.core.data.files import File
 from torchyard_trainers.core.data.parquet import decoded
 from torchyard_trainers.core.exits import DataError
-from torchyard_trainers.core.hub import HEAD, download, other_than_file
+from torchyard_trainers.core.hub import HEAD, folder_fix, other_than_file
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 INFO = "meta/info.json"
@@ -329,8 +329,7 @@ def _content(folder: Path, name: str) -> bytes:
     """
     path = folder / name
     if not folder.exists():
-        fix = download(str(folder), "dataset") or "check the path, and that every pod can read it"
-        raise DataError(f"{folder} does not exist; {fix}")
+        raise DataError(f"{folder} does not exist; {folder_fix(str(folder), 'dataset')}")
     if not path.is_file():
         fix = "copy the dataset again" if (folder / INFO).is_file() else "name the folder of a LeRobot dataset"
         raise DataError(f"{path}: does not exist; {fix}")
