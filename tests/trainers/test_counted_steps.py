@@ -1,6 +1,8 @@
 """Losses that are divided by a count, samples that are read, and rollouts between steps."""
 
 import os
+import tempfile
+from multiprocessing import process
 
 import counted_lm
 import pytest
@@ -93,7 +95,12 @@ def test_a_rank_has_a_reading_process_for_each_core_that_it_may_use(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_loader_reads_in_the_order_of_the_steps_and_begins_again_after_a_jump(workers):
+def test_the_loader_reads_in_the_order_of_the_steps_and_begins_again_after_a_jump(workers, monkeypatch, tmp_path):
+    deep = tmp_path / ("deep" * 20)  # sockets of the reading processes have no path there, of at most 107 bytes
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+    monkeypatch.delitem(process.current_process()._config, "tempdir", raising=False)
+
     class Echo(counted_lm.Documents):
         def read(self, ids):
             return torch.tensor(ids)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from torchyard_trainers.core.data.sockets import use_short_paths
 from torchyard_trainers.core.data.source import Source
 from torchyard_trainers.core.data_wait import DataWait
 from torchyard_trainers.core.exits import DataError, TrainerError
@@ -114,6 +115,7 @@ class Loader:
         self._found, self._next = iter(()), None
 
     def _loader(self, source: Source, order: Iterable[list[int]]) -> DataLoader[Any]:
+        use_short_paths()
         return DataLoader(
             _Samples(source),
             batch_sampler=order,  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from torchyard_trainers.core.data.rows import BadRecordError, Row, Rows
+from torchyard_trainers.core.data.sockets import use_short_paths
 from torchyard_trainers.core.exits import DataError
 
 CHUNK = 256  # records that a worker process encodes at once
@@ -137,6 +138,7 @@ def scan(
 
 
 def _scan(rows: Rows, encode: Encode, length: Callable[[Any], int], processes: int, *, skip_bad: bool) -> Scan:
+    use_short_paths()
     # The loader's worker processes end by themselves when this one is killed.
     loader = DataLoader(
         _Chunks(rows, encode, length),
