@@ -10,7 +10,7 @@ _OTHERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 -- a new folder of this
 
 
 def use_short_paths() -> None:
-    """Let the reading processes of this process meet in a folder with a short path, if that of `TMPDIR` is long.
+    """Choose a folder with a short path for the reading processes of this process, if that of `TMPDIR` is long.
 
     They would end with "AF_UNIX path too long". The folder is removed when this process ends.
     """
