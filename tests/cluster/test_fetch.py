@@ -36,8 +36,10 @@ async def has_written(api, namespace, pattern) -> bool:
 
 @pytest.mark.usefixtures("operator", "claim")
 async def test_what_a_job_wrote_comes_home_while_it_runs_and_while_it_is_suspended(torchyard, api, namespace, tmp_path):  # noqa: F811 - the fixture
+    # It trains as long as the commands take, and is not to take the processor from them.
+    slow = ("--set", "resources.cpu=300m")
     steps = ("--set", "trainer.params.steps=100000", "--set", "trainer.params.logEvery=1")
-    await torchyard("submit", EXAMPLE, *ON_CLAIM, *steps, "--set", f"image={TRAINER_IMAGE}")
+    await torchyard("submit", EXAMPLE, *ON_CLAIM, *steps, *slow, "--set", f"image={TRAINER_IMAGE}")
     await torchyard("wait", "cvrp", "--for", "running", *PATIENT)
     curves = tmp_path / "curves.jsonl"
     await until(lambda: has_written(api, namespace, "metrics.jsonl"), why=lambda: "it trains and writes no curves")
