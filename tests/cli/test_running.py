@@ -231,7 +231,7 @@ def test_stop_finishes_what_a_controller_that_dies_left_undone(torchyard: Comman
     eventually(lambda: is_running(torchyard))
     controller.send_signal(signal.SIGSTOP)  # it can no longer do what it is asked for
     stop = torchyard.start("stop", "job")
-    eventually(lambda: "suspend: true" in (torchyard.run_folder("job") / "job.yaml").read_text())
+    eventually(lambda: '"suspend": true' in (torchyard.run_folder("job") / "job.yaml").read_text())
     controller.kill()
     controller.communicate(timeout=300)
     _, stderr = stop.communicate(timeout=300)

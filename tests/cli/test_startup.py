@@ -52,7 +52,7 @@ def test_listing_runs_imports_nothing_that_only_controlling_them_needs(tmp_path,
     text, code, modules = loaded("ps")
     assert code == 0
     assert "demo" in text
-    assert modules & (HEAVY - {"yaml"} | {"rich", "ctypes", "tempfile"}) == set()
+    assert modules & (HEAVY | {"rich", "ctypes", "tempfile"}) == set()
     assert modules & {f"torchyard.{package}" for package in ("agents", "kubernetes", "sweeps")} == set()
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import yaml
 
 from torchyard.api.resource import read_job
 from torchyard.api.status import State, TrainingJobStatus
@@ -49,6 +50,8 @@ def test_a_run_is_a_job_file_that_survives_a_round_trip(folder, tmp_path):
     assert run.read_run(folder) == made
     assert [each.name for each in list_runs()] == ["demo"]
     assert run_folder("demo") == folder
+    folder.job_file.write_text(yaml.safe_dump(run.decode_object(folder.job_file.read_bytes())))  # as earlier versions did
+    assert run.read_run(folder) == made
 
 
 def test_no_other_user_reads_the_files_of_a_run(tmp_path):
@@ -217,7 +220,7 @@ def test_a_damaged_status_costs_the_status_not_the_run(folder, tmp_path, damage)
 
 
 @pytest.mark.parametrize(
-    "damage", ["- a\n", "spec: [\n", "metadata: {name: x}\nspec: {nodes: many}\n", "x" * (5 << 20)]
+    "damage", ["- a\n", "spec: [\n", "metadata: {name: x}\nspec: {nodes: many}\n", "x" * (5 << 20), "[" * 100_000]
 )
 def test_a_damaged_job_file_is_named(folder, tmp_path, damage):
     create_run(folder, job(), tmp_path)

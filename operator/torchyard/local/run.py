@@ -5,6 +5,7 @@ The controlling process owns `status.json`, `events.jsonl` and `pods/`; any term
 
 import contextlib
 import fcntl
+import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 from msgspec import Struct
 
 from torchyard.api.resource import TrainingJob, job_document, read_job, read_status, status_document
@@ -40,7 +40,7 @@ class RunFolder(Struct, frozen=True):
 
     @property
     def job_file(self) -> Path:
-        """The object without its status: apiVersion, kind, metadata, spec."""
+        """The object without its status: apiVersion, kind, metadata, spec. JSON, which is YAML, too."""
         return self.path / "job.yaml"
 
     @property
@@ -201,7 +201,6 @@ def _sync_folder(path: Path) -> None:
 
 MAX_JOB_BYTES = 4 * 1024 * 1024
 MAX_EVENTS_BYTES = 1024 * 1024
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -242,19 +241,49 @@ def read_run(folder: RunFolder) -> TrainingJob | None:
     try:
         if len(data) > MAX_JOB_BYTES:
             raise ValueError(f"larger than {MAX_JOB_BYTES} bytes")  # noqa: TRY301 - one sentence for every fault
-        document = yaml.load(data, Loader=_Loader)  # noqa: S506 - a safe loader, in C where there is one
-        if not isinstance(document, dict):
-            raise ValueError("not an object")  # noqa: TRY301, TRY004
-        job = read_job(document)
-    except (ValueError, yaml.YAMLError) as error:
+        job = read_job(decode_object(data))
+    except ValueError as error:
         raise ValueError(f"{folder.job_file}: {error}") from None
     return msgspec.structs.replace(job, status=_read_status(folder, job))
 
 
 def write_job(folder: RunFolder, job: TrainingJob) -> None:
     """Replace `job.yaml`."""
-    document = job_document(job, with_status=False)
-    write_atomic(folder.job_file, yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=120).encode())
+    write_atomic(folder.job_file, encode_object(job_document(job, with_status=False)))
+
+
+def encode_object(document: dict[str, Any]) -> bytes:
+    """Return the content of `job.yaml` or `sweep.yaml`.
+
+    It is JSON: importing a YAML parser takes longer than `torchyard ps` needs for all the rest of its own work.
+    """
+    return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def decode_object(data: bytes) -> dict[str, Any]:
+    """Return the object of `job.yaml` or `sweep.yaml`; earlier versions wrote YAML that is not JSON.
+
+    Raises:
+        ValueError: it is neither, or not an object.
+    """
+    try:
+        document = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    except ValueError:
+        document = _from_yaml(data)
+    if not isinstance(document, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - one kind for every fault of a file
+    return document
+
+
+def _from_yaml(data: bytes) -> Any:
+    import yaml  # noqa: PLC0415 - slow, see `encode_object`
+
+    try:
+        return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
 
 
 def edit_job(folder: RunFolder, change: Callable[[TrainingJob], TrainingJob]) -> TrainingJob:

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
@@ -19,7 +18,9 @@ from torchyard.api.values import DNS_LABEL_PATTERN, Duration, Time
 from torchyard.local.environment import PROGRAM_FOLDER, with_programs
 from torchyard.local.run import (
     RunFolder,
+    decode_object,
     edit_job,
+    encode_object,
     home_folder,
     read_run,
     run_folder,
@@ -76,14 +77,13 @@ def load_sweep(name: str) -> TrainingSweep:
     path = sweeps_folder() / name / "sweep.yaml"
     try:
         with path.open("rb") as file:
-            document = yaml.safe_load(file.read(MAX_BYTES))
+            data = file.read(MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         raise NoSweepError(name) from None
-    except yaml.YAMLError as error:
+    try:
+        return read_sweep(decode_object(data))
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    if not isinstance(document, dict):
-        raise ValueError(f"{path}: not an object")  # noqa: TRY004 -- one kind for every fault of a file
-    return read_sweep(document)
 
 
 def create_sweep(sweep: TrainingSweep, source_folder: Path) -> TrainingSweep:
@@ -211,5 +211,4 @@ def edit_trial(
 
 
 def _write(folder: Path, sweep: TrainingSweep) -> None:
-    text = yaml.safe_dump(sweep_document(sweep), sort_keys=False, allow_unicode=True, width=120)
-    write_atomic(folder / "sweep.yaml", text.encode())
+    write_atomic(folder / "sweep.yaml", encode_object(sweep_document(sweep)))
