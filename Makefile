@@ -27,7 +27,7 @@ LEARNERS := $(if $(filter 1,$(SEEDS)),$(PARALLEL) --dist worksteal)
 
 MINUTES ?= 10
 # Pages written by hand; docs/reference is generated.
-PAGES := *.md images/*.md docs/*.md docs/decisions docs/notebook
+PAGES := *.md charts/torchyard/*.md images/*.md docs/*.md docs/decisions docs/notebook
 
 help: ## list every target
 	@awk -F ':.*## ' '/^[a-z][a-z0-9-]*:.*## / {printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from chart_readme import README as CHART_README
+from chart_readme import chart_readme
 from parameters import parameters_markdown
 from python_reference import python_markdown
 
@@ -18,14 +20,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def generated() -> Iterator[tuple[Path, str]]:
-    """Yield path and text of the CRDs, the parameter schemas and the reference pages."""
+    """Yield path and text of the CRDs, the chart's README, the parameter schemas and the reference pages."""
     yield ROOT / "charts/torchyard/files/trainingjobs.yaml", crd_yaml()
     yield ROOT / "charts/torchyard/files/trainingsweeps.yaml", sweep_crd_yaml()
+    yield CHART_README, chart_readme()
     yield ROOT / "docs/reference/trainingjob.md", reference_markdown()
     yield ROOT / "docs/reference/trainingsweep.md", sweep_reference.reference_markdown()
     yield ROOT / "docs/reference/python-api.md", python_markdown()
     for name in BUILT_IN:
-        # Rooms never import each other: the trainer room describes its parameters in a process of its own.
+        # In a process of its own, as the operator and the trainers never import each other.
         command = [sys.executable, "-m", "torchyard_trainers", "schema", name]
         schema = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         yield ROOT / f"operator/torchyard/api/params/{name}.json", schema

@@ -1,11 +1,12 @@
 """Values: every one is described, bounded, documented and used; a misspelt one is refused before anything happens."""
 
 import json
+import subprocess
 
 import jsonschema
 import pytest
 import yaml
-from tests.support.charts import CHART, ROOT, needs_helm, rendered
+from tests.support.charts import CHART, HELM, needs_helm, rendered
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -54,8 +55,12 @@ def test_every_object_refuses_what_it_does_not_know():
     assert all(schema["additionalProperties"] is False for schema in objects(SCHEMA))
 
 
-def test_the_documentation_has_every_value_with_its_default_and_meaning():
-    lines = (ROOT / "docs/installation.md").read_text().splitlines()
+@needs_helm
+def test_a_package_has_a_readme_with_every_value_its_default_and_meaning(tmp_path):
+    subprocess.run([HELM, "package", CHART, "--destination", tmp_path], check=True, capture_output=True, timeout=60)
+    (package,) = tmp_path.iterdir()
+    shown = subprocess.run([HELM, "show", "readme", package], check=True, capture_output=True, text=True, timeout=60)
+    lines = shown.stdout.splitlines()
     rows = [f"| `{path}` | `{json.dumps(default(path))}` | {LEAVES[path]['description']} |" for path in DEFAULTED]
     assert [row for row in rows if row not in lines] == []
 
