@@ -7,6 +7,9 @@ from typing import Any
 
 import yaml
 
+Keys = tuple[str, ...]
+Field = Mapping[str, Any]
+
 CHART = Path(__file__).resolve().parents[1] / "charts/torchyard"
 README = CHART / "README.md"
 HEADING = "\n## Values\n"
@@ -35,7 +38,7 @@ def values_table() -> str:
     return "\n".join(["| Value | Default | Meaning |", "| -- | -- | -- |", *rows])
 
 
-def leaves(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
+def leaves(schema: Field, path: Keys = ()) -> Iterator[tuple[Keys, Field]]:
     """Yield each value with its path; an object whose keys are the user's own is a value itself."""
     for name, field in schema["properties"].items():
         if "properties" in field:
@@ -44,7 +47,7 @@ def leaves(schema: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tu
             yield (*path, name), field
 
 
-def _at(values: Any, path: tuple[str, ...]) -> Any:
+def _at(values: Any, path: Keys) -> Any:
     for name in path:
         values = values[name]
     return values

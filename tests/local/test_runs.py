@@ -50,7 +50,8 @@ def test_a_run_is_a_job_file_that_survives_a_round_trip(folder, tmp_path):
     assert run.read_run(folder) == made
     assert [each.name for each in list_runs()] == ["demo"]
     assert run_folder("demo") == folder
-    folder.job_file.write_text(yaml.safe_dump(run.decode_object(folder.job_file.read_bytes())))  # as earlier versions did
+    document = run.decode_object(folder.job_file.read_bytes())
+    folder.job_file.write_text(yaml.safe_dump(document))  # as earlier versions did
     assert run.read_run(folder) == made
 
 
