@@ -45,8 +45,8 @@ def test_all_faults_at_once_each_on_its_line():
         """
     ) == [
         "job.yaml:7: spec.trainer.params.stpes: unknown field: did you mean steps?",
-        "job.yaml:8: spec.nodes: 0 is too small: give a number from 1 to 1024",
-        "job.yaml:9: spec.gpusPerNode: expected a whole number, got text 'two': give a whole number",
+        "job.yaml:8: spec.nodes: 0 is too small: use a number from 1 to 1024",
+        "job.yaml:9: spec.gpusPerNode: expected a whole number, got text 'two': use a whole number",
         (
             "job.yaml:11: spec.parallelism.microBatchSize: expected auto or a whole number from 1 to 16777216, "
             "got text 'half': give auto, or a whole number from 1 to 16777216"
@@ -64,7 +64,7 @@ def test_all_faults_at_once_each_on_its_line():
         ("just text", "job.yaml:1: expected a mapping, got text 'just text': write it like {apiVersion: ..."),
         ("[1, 2]", "job.yaml:1: expected a mapping, got a list: write it like {apiVersion: ..."),
         (GOOD + "\tnodes: 2\n", "job.yaml:6: a tab: indent with spaces, YAML allows no tabs"),
-        (GOOD + "  nodes: 1\n  nodes: 2\n", "job.yaml:7: key nodes stands twice (first on line 6): keep one of them"),
+        (GOOD + "  nodes: 1\n  nodes: 2\n", "job.yaml:7: key nodes occurs twice (first on line 6): keep one of them"),
         (GOOD + "---\n" + GOOD, "job.yaml:7: 2 documents in one file: put each job into a file of its own"),
         (GOOD + "  image: a: b\n", "quote a value that holds ': '"),
         (GOOD.encode() + b"  image: \xff\n", "job.yaml:6: byte 0xff is not UTF-8: save the file as UTF-8"),
@@ -131,7 +131,7 @@ def test_a_yaml_bomb_is_refused_with_less_work_than_a_job_takes():
 def test_a_flood_of_faults_is_cut_short():
     problems = said(GOOD + "".join(f"  x{n}: 1\n" for n in range(5000)))
     assert len(problems) == 101
-    assert problems[-1] == "job.yaml: 4900 more faults: correct these first"
+    assert problems[-1] == "job.yaml: 4900 more mistakes: correct these first"
 
 
 def test_long_values_are_cut_in_messages():
@@ -186,7 +186,7 @@ def test_set_to_null_removes_a_field():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("nodes=0", "--set nodes=0: spec.nodes: 0 is too small: give a number from 1 to 1024"),
+        ("nodes=0", "--set nodes=0: spec.nodes: 0 is too small: use a number from 1 to 1024"),
         ("nods=1", "--set nods=1: spec.nods: unknown field: did you mean nodes?"),
         ("nodes", "--set nodes: not of the form path=value: write it like nodes=2 or trainer.params.steps=100"),
         ("=3", "--set =3: not of the form path=value: write it like nodes=2 or trainer.params.steps=100"),

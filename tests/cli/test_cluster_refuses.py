@@ -143,7 +143,7 @@ async def test_what_kubectl_printed_can_be_submitted_again(torchyard):
 
 
 async def test_the_doctor_is_not_content_where_every_pod_is_rejected(torchyard):
-    message = "an admission policy of the cluster forbids the pods (no team label); ask who runs that policy"
+    message = "an admission policy of the cluster forbids the pods (no team label); ask the owner of that policy"
     admitted = {"type": "Admitted", "status": "False", "reason": "AdmissionDenied", "message": message}
 
     def answer(request):

@@ -238,7 +238,7 @@ async def test_an_edit_cannot_pass_for_a_status_write(api, jobs, post):
     await api.request("PATCH", f"{jobs}/table/status", body=written, content_type=MERGE_PATCH)
     for forged in ({"lastUpdateTime": "2026-11-21T06:30:01Z"}, {"lastUpdateTime": None}, None):
         patch = {"status": forged, "spec": {"script": "2"}}
-        with pytest.raises(Rejected, match=r"changed spec\.script: it cannot change once the job exists"):
+        with pytest.raises(Rejected, match=r"changed spec\.script: it cannot be changed once the job exists"):
             await api.request("PATCH", f"{jobs}/table", params=DRY, body=patch, content_type=MERGE_PATCH)
 
 
@@ -253,7 +253,7 @@ async def test_scaling_a_running_job_is_refused_with_what_to_do_instead(api, job
         return
     with pytest.raises(Rejected) as refused:
         await api.request("PATCH", f"{jobs}/table/scale", **asked)
-    assert "it cannot change unless the job is suspended: set spec.suspend to true first" in refused.value.message
+    assert "it can be changed only while the job is suspended: set spec.suspend to true first" in refused.value.message
 
 
 async def test_kubectl_explain_has_words_for_every_field(api):

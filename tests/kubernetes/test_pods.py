@@ -140,7 +140,7 @@ async def test_a_pod_that_is_gone_or_no_longer_its_jobs_is_lost_at_once(there, t
     async with talking(tmp_path, held.answer, monkeypatch) as api:
         known = await vanishes(api, document, told)
         await until(lambda: not known.of("job-uid")[0].alive)
-    assert known.of("job-uid")[0].message == "its pod vanished"
+    assert known.of("job-uid")[0].message == "its pod no longer exists"
     assert [verb for verb, _ in held.asked] == ["GET"]
 
 

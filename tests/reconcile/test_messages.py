@@ -48,7 +48,7 @@ FIX_IMAGE = "correct spec.image or add spec.imagePullSecrets; suspend the job to
     [
         (lambda: pending(node="n1"), "node n1 pulls its images and creates its containers", ""),
         (lambda: pending("ImagePullFailed", "not found: x:1", "n1"), "ImagePullFailed: not found: x:1", FIX_IMAGE),
-        (lambda: pending("InsufficientGPU", "it needs 8"), "InsufficientGPU: it needs 8", "free some or ask for less"),
+        (lambda: pending("InsufficientGPU", "it needs 8"), "InsufficientGPU: it needs 8", "free some or request less"),
         (pending, "no scheduler has assigned a node yet", ""),
         (lambda: refused("QuotaExceeded", "team"), "QuotaExceeded: team", "free some or raise it; the pods then start"),
     ],
@@ -77,7 +77,7 @@ def test_a_deadline_says_what_is_left_of_the_work(saved, stays, message):
     world.now += 3600
     world.settle()
     assert world.status.message == (
-        f"spec.activeDeadline is over (after 1h); raise it and run the job again; {message}"
+        f"spec.activeDeadline has passed (after 1h); raise it and run the job again; {message}"
     )
 
 

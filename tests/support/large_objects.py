@@ -4,7 +4,7 @@ from typing import Any
 
 EMOJI = "\U0001f4a3"
 ARGUMENT, ALL, SCRIPT = 16_384, 60 * 1024, 60 * 1024
-TOGETHER = "together they are too long"
+TOGETHER = "the total length is too large"
 
 
 def _arguments() -> dict[str, list[str]]:
@@ -137,8 +137,8 @@ def too_large() -> list[dict[str, Any]]:
             "spec.volumes",
             "too long together",
         ),
-        ("a script that is too long", {"script": "#" * (SCRIPT + 1)}, "spec.script", "give at most 61440"),
-        ("a script of too wide text", {"script": EMOJI + "#" * (SCRIPT - 3)}, "spec.script", "give at most 60 KiB"),
+        ("a script that is too long", {"script": "#" * (SCRIPT + 1)}, "spec.script", "use at most 61440"),
+        ("a script of too wide text", {"script": EMOJI + "#" * (SCRIPT - 3)}, "spec.script", "use at most 60 KiB"),
         (
             "a label key without end",
             {"script": "1", "scheduling": {"nodeSelector": {"k" * 318: "v"}}},
@@ -149,19 +149,19 @@ def too_large() -> list[dict[str, Any]]:
             "a parameter that is too long",
             {"trainer": {"name": "a:B", "params": {"a": "x" * 16_385}}},
             "spec.trainer.params.a",
-            "give at most 16384",
+            "use at most 16384",
         ),
         (
             "parameters without end",
             {"trainer": {"name": "a:B", "params": {f"p{n}": n for n in range(129)}}},
             "spec.trainer.params",
-            "give at most 128",
+            "use at most 128",
         ),
         (
             "a list without end",
             {"trainer": {"name": "a:B", "params": {"a": [0] * 1025}}},
             "spec.trainer.params.a",
-            "give at most 1024",
+            "use at most 1024",
         ),
         (
             "parameters too deep",

@@ -41,7 +41,7 @@ def document(parameters, **spec):
 
 
 JOINT = [{"path": "nodes", "choice": [1, 2]}, {"path": "parallelism.strategy", "choice": ["single", "ddp"]}]
-SAID = "spec.parallelism.strategy: strategy single is for one process"
+SAID = "spec.parallelism.strategy: strategy single requires exactly one process"
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_such_a_trial_has_failed_on_this_machine_and_counts(tmp_path, monkeypatc
     assert [each.outcome for each in results][:3] == ["complete", "complete", "failed"]
     assert jobs[2].status.state == State.FAILED
     assert jobs[2].status.message.startswith(SAID)
-    assert results[2].why.startswith(f"its parameters make no job: {SAID}")
+    assert results[2].why.startswith(f"its parameters do not form a valid job: {SAID}")
     assert SAID in csv_of(sweep, results)
     explained = str(explanation(jobs[2], [], [], "in namespace team", " -n team", now=0.0))
     assert (
-        f"trial 2 of sweep joint. Its parameters make no job, so that it never runs and counts as failed: {SAID}"
+        f"trial 2 of sweep joint. Its parameters do not form a valid job, so it never runs and counts as failed: {SAID}"
         in (explained)
     )
     assert explained.endswith("next: torchyard sweep show joint -n team")
@@ -101,7 +101,7 @@ def test_no_program_is_left_in_the_job_of_such_a_trial_and_the_rest_of_it_is_val
     assert (ended.returncode, ended.stderr.strip()) == (1, f'{NO_JOB}: lr: it\'s "too" large')
 
 
-NO_JOB = "this trial has no valid job, so that there is nothing to run"
+NO_JOB = "this trial has no valid job, so there is nothing to run"
 
 
 def _with_status(job, fields):

@@ -110,41 +110,41 @@ class Reason(TableEnum):
     WAITING_FOR_PODS = _waiting("WaitingForPods", "pods are being created", announced=False)
     PODS_NOT_CREATED = _waiting(
         "PodsNotCreated",
-        "the API server does not answer to the creation of the pods",
-        "an admission webhook may hang: see the log of the operator; the pods are created once it answers",
+        "the API server does not respond to the creation of the pods",
+        "an admission webhook may hang: see the log of the operator; the pods are created once it responds",
     )
     WAITING_FOR_AGENTS = _waiting(
         "WaitingForAgents", "pods are running, their agents have not connected yet", announced=False
     )
-    UNSCHEDULABLE = _waiting("Unschedulable", "pods cannot be placed", "free resources or ask for less")
+    UNSCHEDULABLE = _waiting("Unschedulable", "pods cannot be placed", "free resources or request less")
     INSUFFICIENT_GPU = _waiting(
-        "InsufficientGPU", "there are fewer free GPUs than the job asks for", "free some or ask for less"
+        "InsufficientGPU", "there are fewer free GPUs than the job requests", "free some or request less"
     )
     CLUSTER_TOO_SMALL = _waiting(
         "ClusterTooSmall",
         "the job can never be scheduled on the existing nodes",
-        "ask for less or add nodes; the pods start once there are enough",
+        "request less or add nodes; the pods start once there are enough",
     )
     INSUFFICIENT_CPU = _waiting(
-        "InsufficientCPU", "no node has as much free CPU as a pod asks for", "free some or lower spec.resources.cpu"
+        "InsufficientCPU", "no node has as much free CPU as a pod requests", "free some or lower spec.resources.cpu"
     )
     INSUFFICIENT_MEMORY = _waiting(
         "InsufficientMemory",
-        "no node has as much free memory as a pod asks for",
+        "no node has as much free memory as a pod requests",
         "free some or lower spec.resources.memory",
     )
     INSUFFICIENT_RESOURCE = _waiting(
-        "InsufficientResource", "no node has enough of what a pod asks for", "free some or ask for less"
+        "InsufficientResource", "no node has enough of a resource that a pod requests", "free some or request less"
     )
     NO_MATCHING_NODE = _waiting(
         "NoMatchingNode",
-        "no node carries the labels that the job asks for",
+        "no node has the labels that the job requires",
         "correct spec.scheduling.nodeSelector or spec.gpu, or label a node",
     )
     TOPOLOGY_NOT_MET = _waiting(
         "TopologyNotMet",
         "no free node is as close to the others as spec.scheduling.topology requires",
-        "free one, label the nodes, or ask for topology.preferred",
+        "free one, label the nodes, or use topology.preferred",
     )
     UNTOLERATED = _waiting(
         "Untolerated",
@@ -155,11 +155,13 @@ class Reason(TableEnum):
     NODES_NOT_READY = _waiting(
         "NodesNotReady", "the nodes that match are not ready", "see `kubectl describe node`; the pods start once one is"
     )
-    SCHEDULING_GATED = _waiting("SchedulingGated", "the pods wait for a gang scheduler to let them in", announced=False)
+    SCHEDULING_GATED = _waiting(
+        "SchedulingGated", "the pods wait for a gang scheduler to remove their scheduling gates", announced=False
+    )
     GANG_INCOMPLETE = _waiting(
         "GangIncomplete",
         "only some pods could be scheduled; they were released and the gang will be recreated shortly",
-        "free resources, ask for less, or raise spec.scheduling.gangTimeout",
+        "free resources, request less, or raise spec.scheduling.gangTimeout",
     )
     VOLUME_NOT_BOUND = _waiting("VolumeNotBound", "a claim of the job has no volume yet", "see `kubectl describe pvc`")
     VOLUME_IN_USE = _waiting(
@@ -169,8 +171,8 @@ class Reason(TableEnum):
     )
     VOLUME_ELSEWHERE = _waiting(
         "VolumeElsewhere",
-        "the volume of a claim is bound to nodes on which there is no room",
-        "make room there, or use a claim that every node can mount",
+        "the volume of a claim is bound to nodes that have no free capacity",
+        "free resources there, or use a claim that every node can mount",
     )
     MISSING_CLAIM = _waiting(
         "MissingClaim", "a claim that the job mounts does not exist", "create it, the pods then start"
@@ -192,7 +194,7 @@ class Reason(TableEnum):
         "add the secret of its registry to spec.imagePullSecrets, or correct --agent-image of the operator",
     )
     CONTAINER_NOT_CONFIGURED = _waiting(
-        "ContainerNotConfigured", "a container cannot be set up as asked", "see `kubectl describe pod`"
+        "ContainerNotConfigured", "a container cannot be created as configured", "see `kubectl describe pod`"
     )
     VOLUME_NOT_MOUNTED = _waiting("VolumeNotMounted", "a volume cannot be mounted", "see `kubectl describe pod`")
     POD_NOT_SET_UP = _waiting("PodNotSetUp", "the node cannot set a pod up", "see `kubectl describe pod`")
@@ -204,14 +206,14 @@ class Reason(TableEnum):
     )
     QUOTA_NEEDS_LIMITS = _waiting(
         "QuotaNeedsLimits",
-        "a quota of the namespace asks for limits that the job does not give",
+        "a quota of the namespace requires limits that the job does not set",
         "set spec.resources.cpu and spec.resources.memory",
         stalls=True,
         admits=False,
     )
     LIMIT_RANGE_EXCEEDED = _waiting(
         "LimitRangeExceeded",
-        "a limit range of the namespace forbids what a pod asks for",
+        "a limit range of the namespace forbids what a pod requests",
         "set spec.resources",
         stalls=True,
         admits=False,
@@ -219,20 +221,20 @@ class Reason(TableEnum):
     POD_SECURITY_VIOLATION = _waiting(
         "PodSecurityViolation",
         "the Pod Security level of the namespace forbids the pods",
-        "ask who set that level",
+        "ask the administrator of the namespace",
         stalls=True,
         admits=False,
     )
     ADMISSION_DENIED = _waiting(
         "AdmissionDenied",
         "an admission policy of the cluster forbids the pods",
-        "ask who runs that policy",
+        "ask the owner of that policy",
         stalls=True,
         admits=False,
     )
     WEBHOOK_UNAVAILABLE = _waiting(
         "WebhookUnavailable",
-        "an admission webhook of the cluster does not answer",
+        "an admission webhook of the cluster does not respond",
         "the job continues once it does",
         admits=False,
     )
@@ -288,14 +290,14 @@ class Reason(TableEnum):
     WORKERS_SILENT = _running(
         "WorkersSilent",
         "the workers have not reported yet",
-        "they may still import, or those of several nodes not reach each other: see `torchyard logs`, and network "
-        "policies between the pods",
+        "they may still be importing, or those of several nodes may not reach each other: see `torchyard logs`, and "
+        "network policies between the pods",
         announced=True,
     )
     TRAINING = _running("Training", "the workers train")
     STANDING_STILL = _running(
         "StandingStill",
-        "no step for far longer than any took before",
+        "no step for much longer than any step took before",
         "`torchyard stacks` shows where the ranks are; spec.health.stall would end them",
         announced=True,
     )
@@ -316,7 +318,7 @@ class Reason(TableEnum):
     SUSPENDED = _running(
         "Suspended", "the job is suspended", "`torchyard resume`, or spec.suspend: false, continues it"
     )
-    RESUMED = _running("Resumed", "the job continues after a suspend")
+    RESUMED = _running("Resumed", "the job was resumed")
 
     # Warnings
     AGENT_NOTICE = _warning("AgentNotice", "the agent of a pod reports")
@@ -337,7 +339,7 @@ class Reason(TableEnum):
     ADMITTED = _condition("Admitted", "the pods may be created")
     NOT_TRAINING = _condition("NotTraining", "no step is being made")
     HEALTHY = _condition("Healthy", "nothing went wrong")
-    NOT_RECONCILING = _condition("NotReconciling", "the job is where it was asked to be, or over")
+    NOT_RECONCILING = _condition("NotReconciling", "the job is in the state that its spec requests, or over")
     CHECKPOINT_SAVED = _condition("CheckpointSaved", "a complete checkpoint exists")
     NO_CHECKPOINT_YET = _condition("NoCheckpointYet", "no complete checkpoint has been reported")
     NO_EXPORT = _condition("NoExport", "nothing has been exported")
@@ -355,12 +357,12 @@ class Reason(TableEnum):
     NOT_STALLED = _condition("NotStalled", "the controller handles this job")
 
     # Ends of pods and containers
-    POD_LOST = _failure("PodLost", "a pod vanished", counted=False)
+    POD_LOST = _failure("PodLost", "a pod no longer exists", counted=False)
     POD_FAILED = _failure("PodFailed", "a pod ended before its job was over", "see `torchyard logs`")
-    NODE_LOST = _failure("NodeLost", "the node of a pod does not answer", counted=False, took_pod=True)
+    NODE_LOST = _failure("NodeLost", "the node of a pod does not respond", counted=False, took_pod=True)
     EVICTED = _failure("Evicted", "a pod was evicted from its node", counted=False, took_pod=True)
     PREEMPTED_BY_PRIORITY = _failure(
-        "PreemptedByPriority", "a pod made room for one of higher priority", counted=False, took_pod=True
+        "PreemptedByPriority", "a pod was preempted by one of higher priority", counted=False, took_pod=True
     )
     DISK_LIMIT_EXCEEDED = _failure(
         "DiskLimitExceeded",
@@ -369,11 +371,11 @@ class Reason(TableEnum):
         took_pod=True,
     )
     NODE_REFUSED = _failure(
-        "NodeRefused", "a node refused a pod that was placed on it", "see `kubectl describe node`", counted=False
+        "NodeRefused", "a node rejected a pod that was scheduled to it", "see `kubectl describe node`", counted=False
     )
     INIT_CONTAINER_FAILED = _failure(
         "InitContainerFailed",
-        "a container that was put into the pod failed before the trainer could start",
+        "an init container of the pod failed before the trainer started",
         "see `kubectl logs -c` of that container",
     )
     CONTAINER_CANNOT_START = _failure(
@@ -394,24 +396,24 @@ class Reason(TableEnum):
     )
     OOM_KILLED = _failure(
         "OOMKilled",
-        "the kernel ended a process of a pod for lack of memory",
+        "the kernel killed a process of a pod because memory ran out",
         "raise spec.resources.memory or lower the micro-batch",
         tried_once_more=True,
     )
     GANG_DIFFERS = _failure(
         "GangDiffers",
-        "the pods of the gang do not run the same thing",
-        "name spec.image by its digest, and edit no config map or secret of a job that runs",
+        "the pods of the gang do not run the same code and configuration",
+        "set spec.image to a digest, and do not edit config maps or secrets of a running job",
         start_attempts=3,
     )
     AGENT_RESTARTED = _failure("AgentRestarted", "the agent of a pod was restarted", counted=False)
 
     # Ends of workers, by exit code (`api.exit_codes`)
-    COMPLETED = _failure("Completed", "the workers are done", counted=False)
+    COMPLETED = _failure("Completed", "the workers have finished", counted=False)
     WORKER_FAILED = _failure("WorkerFailed", "a worker failed", "see `torchyard logs`", repeatable=True)
     CONFIGURATION_INVALID = _failure(
         "ConfigurationInvalid",
-        "the workload refused its configuration",
+        "the workload rejected its configuration",
         "correct the field that the message names",
         permanent=True,
     )
@@ -423,7 +425,7 @@ class Reason(TableEnum):
     )
     NUMERIC_DIVERGENCE = _failure(
         "NumericDivergence",
-        "the loss or a gradient stopped being a finite number",
+        "the loss or a gradient is no longer finite",
         "lower the learning rate or use precision fp32 or bf16",
         permanent=True,
     )
@@ -436,7 +438,7 @@ class Reason(TableEnum):
     HARDWARE_SUSPECTED = _failure(
         "HardwareSuspected",
         "the hardware that a worker needs is missing or broken",
-        "repair what is named, or train on the CPU with spec.gpusPerNode: 0",
+        "repair the hardware that the message names, or train on the CPU with spec.gpusPerNode: 0",
         repeatable=True,
     )
     GPU_OUT_OF_MEMORY = _failure(
@@ -445,11 +447,9 @@ class Reason(TableEnum):
         "set a smaller spec.parallelism.microBatchSize or microBatchTokens",
         tried_once_more=True,
     )
-    WORKER_HUNG = _failure(
-        "WorkerHung", "a worker stood still", "`torchyard logs` has the stacks of the rank that hangs"
-    )
+    WORKER_HUNG = _failure("WorkerHung", "a worker hung", "`torchyard logs` has the stacks of the rank that hangs")
     STORAGE_FAILED = _failure(
-        "StorageFailed", "the checkpoint volume refused to work", "check free space and health of the checkpoint volume"
+        "StorageFailed", "the checkpoint volume failed", "check free space and health of the checkpoint volume"
     )
     PREEMPTED = _failure("Preempted", "the workers of a pod were asked to stop", counted=False)
     PEER_LOST = _failure(
@@ -488,7 +488,7 @@ class Reason(TableEnum):
         "StartTimeout", "no first step in time", "see `torchyard logs`, or raise spec.health.startTimeout"
     )
     PENDING_TIMEOUT = _final("PendingTimeout", "the pods did not start in time", "raise spec.health.pendingTimeout")
-    DEADLINE_EXCEEDED = _final("DeadlineExceeded", "spec.activeDeadline is over", "raise it and run the job again")
+    DEADLINE_EXCEEDED = _final("DeadlineExceeded", "spec.activeDeadline has passed", "raise it and run the job again")
     NO_PROGRESS = _final(
         "NoProgress",
         "rounds in a row ended without progress",
@@ -524,7 +524,7 @@ class Reason(TableEnum):
     INVALID_SPEC = _operator(
         "InvalidSpec",
         "the spec breaks a rule",
-        "correct it and create the job again; `torchyard validate` names every fault",
+        "correct it and create the job again; `torchyard validate` reports every mistake",
         stalls=True,
         admits=False,
     )
@@ -536,7 +536,9 @@ class Reason(TableEnum):
         admits=False,
     )
     RECONCILE_FAILED = _operator(
-        "ReconcileFailed", "the controller failed on this job and tries again", "see the log of the controller"
+        "ReconcileFailed",
+        "reconciling this job failed with an internal error and is tried again",
+        "see the log of the controller",
     )
     NAME_TAKEN = _operator(
         "NameTaken",

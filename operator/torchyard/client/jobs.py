@@ -114,7 +114,7 @@ class Job:
             tail: only this many of the last lines of each rank.
         """
         if not (rank == "all" or (isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0)):
-            raise TorchYardError(f"rank {rank!r} is not possible", 'give a number from 0 on, or "all"')
+            raise TorchYardError(f"rank {rank!r} is not possible", 'use a number from 0 on, or "all"')
         async with self._backend() as backend:
             await self._same(backend)
             only = None if rank == "all" else rank

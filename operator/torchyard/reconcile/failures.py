@@ -80,7 +80,7 @@ def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it prove
     if not pod.alive:
         return pod_failed(view, node_rank, _without_old_mark(view, pod))
     if node_lost(view, pod):
-        return _lost(node_rank, pod, Reason.NODE_LOST, "neither the node nor the agent answers", view.now)
+        return _lost(node_rank, pod, Reason.NODE_LOST, "neither the node nor the agent responds", view.now)
     if pod.unconfirmed:
         return Outcome(rank=node_rank, state="running")  # the answer of the API server will name a better cause
     if pod.deleting and (agent is None or not agent.connected):

@@ -111,7 +111,7 @@ def outcomes_of(spec: TrainingSweepSpec, trial: Trial) -> list[Outcome | None]:
 def why_failed(spec: TrainingSweepSpec, trial: Trial) -> str:
     """Return why a trial failed, in one sentence without a full stop."""
     if trial.record.rejected:
-        return f"its parameters make no job: {trial.record.rejected}"
+        return f"its parameters do not form a valid job: {trial.record.rejected}"
     if trial.state is State.SUCCEEDED:
         return f"it trained to its end without a finite value of {spec.objective.metric}"
     return trial.message.rstrip(".") or "its job failed"

@@ -19,7 +19,7 @@ from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, T
 from torchyard.sweeps.targets import PARAMS, target_faults
 
 NO_TOTAL = (
-    "the patterns of the job find no total number of steps, of which rungs are percents",
+    "the patterns of the job do not find the total number of steps, of which rungs are percentages",
     "give jobTemplate.spec.metrics.totalSteps, or a pattern with a group total_steps",
 )
 TOTAL_STEPS = "metrics.totalSteps"
@@ -42,7 +42,7 @@ class TemplateRule(NamedTuple):
 TEMPLATE_RULES = (
     TemplateRule(
         path="ttlAfterFinished",
-        what="a trial that is deleted would be run again",
+        what="the sweep would run a deleted trial again",
         fix="leave it out, and delete the trials when the sweep is over",
         cel="!has(self.ttlAfterFinished)",
         broken=lambda job: job.ttl_after_finished is not None,
@@ -70,7 +70,7 @@ TEMPLATE_RULES = (
     ),
     TemplateRule(
         path="trainer.mode",
-        what="only mode train trains",
+        what="a sweep needs mode train",
         fix="use mode train",
         cel="!has(self.trainer) || !has(self.trainer.mode) || self.trainer.mode == 'train'",
         broken=lambda job: job.trainer is not None and job.trainer.mode != "train",
@@ -142,7 +142,7 @@ def _own_faults(path: str, parameter: Parameter) -> Iterator[Fault]:
         if any(isinstance(value, dict | list) or value is None for value in parameter.choice):
             yield f"{path}.choice", "a value that is a list, a mapping or null", "give texts, numbers, true or false"
         elif len({json.dumps(value) for value in parameter.choice}) < len(parameter.choice):
-            yield f"{path}.choice", "a value stands twice", "keep one of them"
+            yield f"{path}.choice", "a value occurs twice", "keep one of them"
         return
     kind = "float" if parameter.float_ is not None else "int"
     bounds = parameter.float_ or parameter.int_
@@ -164,7 +164,7 @@ def _condition_faults(path: str, index: int, spec: TrainingSweepSpec) -> Iterato
     for number, condition in enumerate(spec.parameters[index].conditions):
         here = f"{path}.conditions[{number}]"
         if condition.path not in before:
-            what = f"{shown(condition.path)} is no parameter that is listed before"
+            what = f"{shown(condition.path)} is not a parameter that is listed before"
             yield f"{here}.path", what, "name one that is, or list it first"
             continue
         for value in strange(before[condition.path], condition.values):
@@ -177,15 +177,15 @@ def _algorithm_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
         endless = next((each for each in spec.parameters if each.float_ is not None and each.float_.step is None), None)
         if endless is not None:
             fix = "give float.step, or a choice"
-            yield "algorithm.name", f"a grid needs single values, and {endless.path} has a range without step", fix
+            yield "algorithm.name", f"a grid needs discrete values, and {endless.path} has a range without a step", fix
         elif any(parameter.conditions for parameter in spec.parameters):
             yield "algorithm.name", "a grid has no conditions", "use random or tpe, or leave the conditions out"
         elif grid_size(spec) > MAX_TRIALS:
             points = grid_size(spec) if grid_size(spec) < _MANY else f"more than {_MANY}"
-            what = f"the grid has {points} points, and a sweep at most {MAX_TRIALS} trials"
+            what = f"the grid has {points} points, but a sweep has at most {MAX_TRIALS} trials"
             yield "algorithm.name", what, "use larger steps, fewer values, or random"
     elif spec.algorithm.name == "cmaes" and all(parameter.choice for parameter in spec.parameters):
-        yield "algorithm.name", "cmaes searches numbers, and every parameter is a choice", "use tpe, random or grid"
+        yield "algorithm.name", "cmaes searches numbers, but every parameter is a choice", "use tpe, random or grid"
     if spec.early_stopping is not None and not _total_is_known(spec):
         yield "earlyStopping", *NO_TOTAL
 
@@ -234,7 +234,7 @@ def _template_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
 def _objective_faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
     job, metric = spec.job_template.spec, spec.objective.metric
     if spec.objective.target is not None and not math.isfinite(spec.objective.target):
-        yield "objective.target", f"{spec.objective.target} is no finite number", "give a number, or leave it out"
+        yield "objective.target", f"{spec.objective.target} is not a finite number", "set a number, or remove it"
     known: tuple[str, ...] = ()
     # A part of the workload that is the user's own, such as an environment, may report others.
     values = (

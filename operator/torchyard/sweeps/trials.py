@@ -76,7 +76,9 @@ def role_of(job: TrainingJob) -> Role | None:
         return None
     sentence, decided = f"It is trial {record.number} of sweep {sweep}", True
     if record.rejected:
-        sentence += f". Its parameters make no job, so that it never runs and counts as failed: {record.rejected}"
+        sentence += (
+            f". Its parameters do not form a valid job, so it never runs and counts as failed: {record.rejected}"
+        )
     elif job.spec.suspend and record.values:
         sentence += (
             ", which stopped it early and continues it if it is among the best later; a trial that is resumed by hand "
@@ -132,7 +134,7 @@ OF_PODS = (
 
 def without_program(template: TrainingJobSpec, why: str) -> TrainingJobSpec:
     """Return a suspended job with the pods of the template, whose program ends with an error that says why."""
-    said = f"this trial has no valid job, so that there is nothing to run: {why}"
+    said = f"this trial has no valid job, so there is nothing to run: {why}"
     return TrainingJobSpec(
         script=f"raise SystemExit({said!a})",
         suspend=True,

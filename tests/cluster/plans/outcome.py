@@ -14,7 +14,7 @@ ABSENT = "(absent)"
 PASSING = ("Time", "time", "uid", "members", "masterPort", "goodput", "gpuSeconds", "secondsLost", "columns")
 
 # A deletion by force is two events within a moment: on which of them an operator acts is chance.
-ONE_AND_THE_SAME = ("its pod is being deleted", "its pod vanished")
+ONE_AND_THE_SAME = ("its pod is being deleted", "its pod no longer exists")
 
 
 class Outcome:

@@ -48,7 +48,7 @@ class Life(Operators):
         }
         self.fails = {f"tune-{number}" for number in drawn.sample(range(ALL_TRIALS), drawn.choice([0, 1, 3]))}
         self.fail_at = drawn.choice([5, 60, 100])
-        self.lost = drawn.choice([0.0, 0.1])  # part of the parameters whose last value is no finite number
+        self.lost = drawn.choice([0.0, 0.1])  # part of the parameters whose last value is not a finite number
         super().__init__(self._new(DrawnSampler(weather)), weather)
         self.world.changed.append(self._check)
         self._records: dict[str, dict[str, Any]] = {}

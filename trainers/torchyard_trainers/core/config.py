@@ -176,7 +176,7 @@ def convert(tree: Any, into: type[T], *, at: str) -> T:
 
 def _check_interval(interval: Interval | None) -> None:
     if interval is not None and (interval.steps is None) == (interval.seconds is None):
-        raise ConfigError("checkpoint.interval: give exactly one of steps and seconds")
+        raise ConfigError("checkpoint.interval: set exactly one of steps and seconds")
 
 
 def _check_offload(parallelism: Parallelism) -> None:

@@ -36,7 +36,7 @@ def with_rules(spec_schema: Schema) -> Schema:
     for leaf in _numbers(schema):
         # The API server compares whole numbers, such as 0, with the whole part of a bound.
         if not float(leaf.get("minimum", 0)).is_integer():
-            _add(leaf, f"self >= {leaf['minimum']!r}", f"the value is too small: give at least {leaf['minimum']}")
+            _add(leaf, f"self >= {leaf['minimum']!r}", f"the value is too small: use at least {leaf['minimum']}")
     for gap in GAPS:
         leaf = _node(schema, gap.field)
         _add(leaf, _allowed(leaf, gap), f"{WHAT}: {gap.fix}")

@@ -9,8 +9,8 @@ from msgspec import Struct
 from torchyard.api.resource import TrainingJob, resolved, value_at
 from torchyard.api.spec import TrainingJobSpec
 
-WHAT = "it cannot change once the job exists"
-WHAT_UNSUSPENDED = "it cannot change unless the job is suspended"
+WHAT = "it cannot be changed once the job exists"
+WHAT_UNSUSPENDED = "it can be changed only while the job is suspended"
 FIX = "start a new job under another name"
 FIX_UNSUSPENDED = "set spec.suspend to true first, change it, then set suspend to false"
 

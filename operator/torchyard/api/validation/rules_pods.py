@@ -21,7 +21,10 @@ PER_TEXT = 64
 MAX_LABEL_KEY = 253 + 1 + 63
 # Of the paths of 32 volumes, whose names and sources are 16 KiB more.
 MAX_MOUNT_PATHS = 40 * 1024
-_FIX = f"give at most {MAX_TEXTS // 1024} KiB of ASCII in all, or a quarter of that; a file or ConfigMap can hold more"
+_FIX = (
+    f"use at most {MAX_TEXTS // 1024} KiB in total, where text that is not ASCII counts fourfold; "
+    "a file or ConfigMap can hold more"
+)
 
 
 def weight(texts: Iterable[str]) -> int:
@@ -37,7 +40,7 @@ def _size_rule(field: str) -> Rule:
     return Rule(
         scope="",
         field=field,
-        what="together they are too long",
+        what="the total length is too large",
         fix=_FIX,
         holds=lambda spec: weight(getattr(spec, field)) <= MAX_TEXTS,
         cel=f"self.map(each, {_weight('each')} + {PER_TEXT}).sum() <= {MAX_TEXTS}",
@@ -55,7 +58,7 @@ SIZE: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="env",
-        what="together they are too long",
+        what="the total length is too large",
         fix=_FIX,
         holds=lambda spec: weight(part for each in spec.env for part in (each.name, each.value)) <= MAX_TEXTS,
         cel=f"self.map(each, size(each.name) + {2 * PER_TEXT} + "
@@ -65,7 +68,7 @@ SIZE: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="podAnnotations",
-        what="together they are too long",
+        what="the total length is too large",
         fix=_FIX,
         holds=lambda spec: (
             sum(len(key) + PER_TEXT + weight([value]) for key, value in spec.pod_annotations.items()) <= MAX_TEXTS
@@ -76,8 +79,8 @@ SIZE: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="volumes",
-        what="their mountPaths are too long together",
-        fix=f"give shorter ones; {MAX_MOUNT_PATHS // 1024} KiB of ASCII are allowed in all, or a quarter of that",
+        what="the total length of mountPaths is too large",
+        fix=f"use at most {MAX_MOUNT_PATHS // 1024} KiB in total, where paths that are not ASCII count fourfold",
         holds=lambda spec: weight(each.mount_path for each in spec.volumes) <= MAX_MOUNT_PATHS,
         cel=f"self.map(each, {_weight('each.mountPath')} + {PER_TEXT}).sum() <= {MAX_MOUNT_PATHS}",
         on_field=True,
@@ -85,8 +88,8 @@ SIZE: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="script",
-        what="it is too long",
-        fix=f"give at most {MAX_SCRIPT_BYTES // 1024} KiB; a file in the image may be longer",
+        what="too long",
+        fix=f"use at most {MAX_SCRIPT_BYTES // 1024} KiB; a file in the image may be longer",
         holds=lambda spec: spec.script is None or len(spec.script.encode(errors="replace")) <= MAX_SCRIPT_BYTES,
         # Not of the field alone: its value, all of the script, would stand before these words.
         cel=f"!has(self.script) || size(bytes(self.script)) <= {MAX_SCRIPT_BYTES}",
@@ -95,7 +98,7 @@ SIZE: tuple[Rule, ...] = (
         scope="scheduling",
         field="nodeSelector",
         what="a label key is too long",
-        fix=f"give at most {MAX_LABEL_KEY} characters",
+        fix=f"use at most {MAX_LABEL_KEY} characters",
         holds=lambda scheduling: all(len(key) <= MAX_LABEL_KEY for key in scheduling.node_selector),
         cel=f"self.all(key, size(key) <= {MAX_LABEL_KEY})",
         on_field=True,
@@ -104,7 +107,7 @@ SIZE: tuple[Rule, ...] = (
         scope="trainer",
         field="params",
         what=f"more than {values.MAX_BYTES // 1024} KiB as JSON",
-        fix="put what is large into a file of a volume",
+        fix="put large data into a file on a volume",
         holds=_params_fit,
         cel=None,  # CEL cannot read what has no schema; that limits each level, and the operator the whole
     ),
@@ -138,8 +141,8 @@ def _labelling(field: str) -> tuple[Rule, Rule]:
         Rule(
             scope="",
             field=field,
-            what="a key of it is reserved",
-            fix=f"leave out keys that begin with {', '.join(RESERVED_KEYS)}",
+            what="a key is reserved",
+            fix=f"remove keys that begin with {', '.join(RESERVED_KEYS)}",
             holds=lambda spec: not any(name.startswith(RESERVED_KEYS) for name in keys(spec)),
             cel=f"!self.exists(name, {reserved})",
             on_field=True,
@@ -147,7 +150,7 @@ def _labelling(field: str) -> tuple[Rule, Rule]:
         Rule(
             scope="",
             field=field,
-            what="a key of it is not a label key",
+            what="a key is not a valid label key",
             fix="write keys like example.com/team",
             holds=lambda spec: all(re.search(LABEL_KEY_PATTERN, name) and len(name) <= 253 for name in keys(spec)),
             cel=None,
@@ -178,16 +181,16 @@ PLACEMENT: tuple[Rule, ...] = (
     Rule(
         scope="volumes[]",
         field="",
-        what="it needs one source",
-        fix="give exactly one of claim, configMap and secret",
+        what="exactly one source is required",
+        fix="set exactly one of claim, configMap and secret",
         holds=one_source,
         cel="(has(self.claim) ? 1 : 0) + (has(self.configMap) ? 1 : 0) + (has(self.secret) ? 1 : 0) == 1",
     ),
     Rule(
         scope="volumes[]",
         field="name",
-        what="{value} is a name of our own volumes",
-        fix=f"choose one that does not begin with {OUR_VOLUMES}",
+        what="{value} is reserved for volumes of TorchYard",
+        fix=f"choose a name that does not begin with {OUR_VOLUMES}",
         holds=lambda volume: not volume.name.startswith(OUR_VOLUMES),
         cel=f"!self.startsWith({OUR_VOLUMES!r})",
         on_field=True,
@@ -195,8 +198,8 @@ PLACEMENT: tuple[Rule, ...] = (
     Rule(
         scope="volumes[]",
         field="mountPath",
-        what="{value} is taken or leaves its folder",
-        fix="choose another one; /, /tmp, /dev/shm and /torchyard are taken, // and parts . and .. are not allowed",
+        what="{value} is reserved or not a plain path",
+        fix="choose another one; /, /tmp, /dev/shm and /torchyard are reserved, and //, . and .. are not allowed",
         holds=_is_free_path,
         cel=f"!self.matches({OUR_PATHS!r}) && !self.matches({DETOURS!r})",
         on_field=True,
@@ -204,7 +207,7 @@ PLACEMENT: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="volumes",
-        what="two have the same mountPath",
+        what="two volumes have the same mountPath",
         fix="mount each in a folder of its own",
         holds=_mounts_differ,
         cel="self.all(one, self.exists_one(other, other.mountPath == one.mountPath))",
@@ -213,7 +216,7 @@ PLACEMENT: tuple[Rule, ...] = (
     Rule(
         scope="scheduling.tolerations[]",
         field="value",
-        what="operator Exists compares no value",
+        what="operator Exists does not compare a value",
         fix="leave value out, or use operator Equal",
         holds=_value_has_a_use,
         cel="self.operator != 'Exists' || self.value == ''",
@@ -223,7 +226,7 @@ PLACEMENT: tuple[Rule, ...] = (
         scope="scheduling.tolerations[]",
         field="key",
         what="it is missing",
-        fix="give the key of the taint, or operator Exists for every taint",
+        fix="set the key of the taint, or operator Exists for every taint",
         holds=_names_a_taint,
         cel="self.operator == 'Exists' || self.key != ''",
         reads=("operator",),
@@ -231,7 +234,7 @@ PLACEMENT: tuple[Rule, ...] = (
     Rule(
         scope="scheduling.tolerations[]",
         field="tolerationSeconds",
-        what="only taints of effect NoExecute send pods away",
+        what="only taints with effect NoExecute evict pods",
         fix="leave it out, or use effect: NoExecute",
         holds=lambda toleration: toleration.toleration_seconds is None or toleration.effect == "NoExecute",
         cel="!has(self.tolerationSeconds) || self.effect == 'NoExecute'",
@@ -240,7 +243,7 @@ PLACEMENT: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="gpu",
-        what="no GPU is asked for",
+        what="no GPU is requested",
         fix="set gpusPerNode, or leave gpu out",
         holds=lambda spec: spec.gpu is None or spec.gpus_per_node > 0,
         cel="!has(self.gpu) || self.gpusPerNode > 0",
@@ -297,8 +300,8 @@ def _positive(scope: str, field: str, attribute: str, *, optional: bool = False,
     return Rule(
         scope=scope,
         field=field,
-        what="{value} is no time at all",
-        fix="give a longer duration" + (", or leave it out" if optional else ""),
+        what="{value} is not longer than zero",
+        fix="use a longer duration" + (", or leave it out" if optional else ""),
         holds=holds,
         cel=f"self == 'auto' || {cel}" if auto else cel,
         on_field=True,
@@ -318,23 +321,23 @@ RELIABILITY: tuple[Rule, ...] = (
     Rule(
         scope="checkpoint.interval",
         field="",
-        what="it needs one unit",
-        fix="give exactly one of steps and seconds, or leave interval out",
+        what="exactly one unit is required",
+        fix="set exactly one of steps and seconds, or leave interval out",
         holds=_one_unit,
         cel="has(self.steps) != has(self.seconds)",
     ),
     Rule(
         scope="checkpoint.volume",
         field="",
-        what="it needs one source",
-        fix="give exactly one of claim and ephemeral, or leave volume out",
+        what="exactly one source is required",
+        fix="set exactly one of claim and ephemeral, or leave volume out",
         holds=one_source,
         cel="has(self.claim) != has(self.ephemeral)",
     ),
     Rule(
         scope="restart",
         field="maxRestarts",
-        what="policy Never allows none",
+        what="policy Never allows no restarts",
         fix="leave it out, or use policy OnFailure",
         holds=_restarts_are_allowed,
         cel="self.policy != 'Never' || !has(self.maxRestarts) || self.maxRestarts == 0",

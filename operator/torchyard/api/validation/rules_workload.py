@@ -47,8 +47,8 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="",
-        what="it must say what to run, once",
-        fix="give exactly one of trainer, command and script",
+        what="exactly one of trainer, command and script is required",
+        fix="set one of them, and remove the others",
         holds=lambda spec: (spec.trainer is not None) + bool(spec.command) + (spec.script is not None) == 1,
         cel="(has(self.trainer) ? 1 : 0) + (has(self.command) && size(self.command) > 0 ? 1 : 0)"
         " + (has(self.script) ? 1 : 0) == 1",
@@ -57,8 +57,8 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="args",
-        what="nothing takes them",
-        fix="give command or script, or put what a trainer needs into trainer.params",
+        what="there is no command or script that takes arguments",
+        fix="set command or script, or use trainer.params for a built-in trainer",
         holds=lambda spec: not spec.args or bool(spec.command) or spec.script is not None,
         cel="!has(self.args) || size(self.args) == 0 || has(self.script)"
         " || (has(self.command) && size(self.command) > 0)",
@@ -67,8 +67,8 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="launcher.kind",
-        what="none leaves a built-in trainer without the agent it reports through",
-        fix="use agent, or give command or script",
+        what="a built-in trainer needs the agent to report its progress",
+        fix="use agent, or set command or script",
         holds=lambda spec: spec.launcher.kind == "agent" or spec.trainer is None,
         cel="self.launcher.kind == 'agent' || !has(self.trainer)",
         reads=("trainer",),
@@ -76,8 +76,8 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="metrics.totalSteps",
-        what="a built-in trainer reports its steps itself",
-        fix="leave it out; trainer.params sets how long it trains",
+        what="a built-in trainer reports its total number of steps itself",
+        fix="remove it; trainer.params sets how long it trains",
         holds=lambda spec: spec.trainer is None or spec.metrics.total_steps is None,
         cel="!has(self.trainer) || !has(self.metrics.totalSteps)",
         reads=("trainer",),
@@ -85,8 +85,8 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="workingDir",
-        what="{value} is relative, and without an agent there is nothing it is relative to",
-        fix="give an absolute path, or use launcher.kind: agent",
+        what="{value} is a relative path, which needs an agent",
+        fix="use an absolute path, or launcher.kind: agent",
         holds=lambda spec: (
             spec.launcher.kind == "agent" or spec.working_dir is None or spec.working_dir.startswith("/")
         ),
@@ -96,7 +96,7 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="health.stall",
-        what="{value} has no meaning where no agent sees steps",
+        what="{value} has no effect without an agent, which counts the steps",
         fix="leave it out, or use launcher.kind: agent",
         holds=lambda spec: spec.launcher.kind == "agent" or spec.health.stall.auto,
         cel="self.launcher.kind == 'agent' || self.health.stall == 'auto'",
@@ -105,8 +105,8 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="command",
-        what="one text that holds spaces is not an argument vector",
-        fix="write each argument as an item of its own: [torchrun, train.py]",
+        what="one string with spaces is not a list of arguments",
+        fix="write each argument as a separate item: [torchrun, train.py]",
         holds=_is_argument_vector,
         cel="size(self) != 1 || !self[0].contains(' ') || self[0].startsWith('/')",
         on_field=True,
@@ -114,8 +114,8 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="command",
-        what="its --nproc-per-node is not what procsPerNode says, or no number of processes",
-        fix="give one of them: a number from 1 to 256, or auto or gpu for one process a GPU",
+        what="--nproc-per-node contradicts procsPerNode, or is not a number of processes",
+        fix="set one of them: a number from 1 to 256, or auto or gpu for one process per GPU",
         holds=launch.procs_agree,
         cel=None,
         reads=("args", "procsPerNode", "gpusPerNode", "launcher"),
@@ -123,7 +123,7 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="command",
-        what="its --nnodes or --standalone is not what nodes says",
+        what="--nnodes or --standalone contradicts nodes",
         fix="remove it from the command and set nodes",
         holds=launch.nodes_agree,
         cel=None,
@@ -132,7 +132,7 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="command",
-        what="its --max-restarts has no effect: a restart is a new round of the whole gang",
+        what="--max-restarts has no effect: a restart is a new round of the whole gang",
         fix="remove it from the command and set restart.maxRestarts",
         holds=launch.restarts_are_rounds,
         cel=None,
@@ -141,7 +141,7 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="command",
-        what="its options --rdzv-*, --master-*, --node-rank and --local-addr have no effect: the round sets them",
+        what="--rdzv-*, --master-*, --node-rank and --local-addr have no effect: the operator sets them for each round",
         fix="remove them from the command",
         holds=launch.meets_as_told,
         cel=None,
@@ -159,8 +159,8 @@ PROGRAM: tuple[Rule, ...] = (
     Rule(
         scope="envFrom[]",
         field="",
-        what="it needs one source",
-        fix="give exactly one of configMap and secret",
+        what="exactly one source is required",
+        fix="set exactly one of configMap and secret",
         holds=one_source,
         cel="has(self.configMap) != has(self.secret)",
     ),
@@ -205,8 +205,8 @@ def _only_built_in(field: str) -> Rule:
     return Rule(
         scope="",
         field=field,
-        what="only built-in workloads do this",
-        fix="set trainer, or leave it out",
+        what="only built-in workloads support this",
+        fix="set trainer, or remove it",
         holds=holds,
         cel=f"{unused} || has(self.trainer)",
         reads=("trainer",),
@@ -217,7 +217,7 @@ TRAINING: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="parallelism.strategy",
-        what="strategy single is for one process",
+        what="strategy single requires exactly one process",
         fix="use auto, ddp or fsdp, or one node with procsPerNode: 1",
         holds=lambda spec: spec.parallelism.strategy != "single" or spec.nodes * workers_per_node(spec) == 1,
         cel="self.parallelism.strategy != 'single' || (self.nodes == 1 && "
@@ -227,7 +227,7 @@ TRAINING: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="parallelism.strategy",
-        what="strategy hsdp shards among the processes of a node, and there is one",
+        what="strategy hsdp shards over the processes of a node, and a node has only one",
         fix="use fsdp, or set gpusPerNode or procsPerNode to 2 or more",
         holds=lambda spec: spec.parallelism.strategy != "hsdp" or workers_per_node(spec) > 1,
         cel="self.parallelism.strategy != 'hsdp' || "
@@ -246,8 +246,8 @@ TRAINING: tuple[Rule, ...] = (
     Rule(
         scope="parallelism",
         field="dynamicShapes",
-        what="shapes are a matter of compiled code, and which came first decides about its bits",
-        fix="set compile: true and deterministic: false, or leave dynamicShapes out",
+        what="dynamic shapes affect compiled code only, and make its results depend on the order of the shapes",
+        fix="set compile: true and deterministic: false, or remove dynamicShapes",
         holds=lambda parallelism: (
             not parallelism.dynamic_shapes or (parallelism.compile and not parallelism.deterministic)
         ),
@@ -258,7 +258,7 @@ TRAINING: tuple[Rule, ...] = (
         scope="parallelism",
         field="microBatchSize",
         what="{value} is more than globalBatchSize",
-        fix="make it a part of the global batch, or auto",
+        fix="use at most the global batch, or auto",
         holds=_micro_fits,
         cel="type(self.microBatchSize) == string || !has(self.globalBatchSize)"
         " || self.microBatchSize <= self.globalBatchSize",
@@ -268,7 +268,7 @@ TRAINING: tuple[Rule, ...] = (
         scope="parallelism",
         field="microBatchSize",
         what="{value} is more than batchPerProcess",
-        fix="make it a part of what a process takes, or auto",
+        fix="use at most batchPerProcess, or auto",
         holds=_part_fits,
         cel="type(self.microBatchSize) == string || !has(self.batchPerProcess)"
         " || self.microBatchSize <= self.batchPerProcess",
@@ -313,7 +313,7 @@ TRAINING: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="checkpoint.resumeFrom",
-        what="this mode of the trainer reads no checkpoint",
+        what="this trainer.mode does not read a checkpoint",
         fix="use mode train, eval or export, or leave it out",
         holds=lambda spec: (
             not spec.checkpoint.resume_from or spec.trainer is None or spec.trainer.mode in {"train", "eval", "export"}
@@ -325,8 +325,8 @@ TRAINING: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="checkpoint.initFrom",
-        what="only training begins with weights",
-        fix="use mode train, or name them in checkpoint.resumeFrom",
+        what="only mode train starts from weights",
+        fix="use mode train, or checkpoint.resumeFrom",
         holds=lambda spec: not spec.checkpoint.init_from or spec.trainer is None or spec.trainer.mode == "train",
         cel="!has(self.checkpoint.initFrom) || !has(self.trainer) || self.trainer.mode == 'train'",
         reads=("trainer.mode",),
@@ -334,8 +334,8 @@ TRAINING: tuple[Rule, ...] = (
     Rule(
         scope="checkpoint",
         field="initFrom",
-        what="a job that resumes from a checkpoint has its weights already",
-        fix="give resumeFrom or initFrom",
+        what="a job that resumes from a checkpoint has the weights of that checkpoint",
+        fix="set resumeFrom or initFrom, not both",
         holds=lambda checkpoint: not (checkpoint.init_from and checkpoint.resume_from),
         cel="!has(self.initFrom) || !has(self.resumeFrom)",
         reads=("resumeFrom",),
@@ -343,7 +343,7 @@ TRAINING: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="evaluation",
-        what="only training is evaluated at times, and this mode is another one",
+        what="only mode train evaluates while it trains",
         fix="use mode train, or leave evaluation out",
         holds=lambda spec: spec.evaluation is None or spec.trainer is None or spec.trainer.mode == "train",
         cel="!has(self.evaluation) || !has(self.trainer) || self.trainer.mode == 'train'",
@@ -352,7 +352,7 @@ TRAINING: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="health.stall",
-        what="only training is watched for standing still, and this mode is another one",
+        what="stalls are detected in mode train only",
         fix="use mode train, or leave it out",
         holds=lambda spec: spec.health.stall.auto or spec.trainer is None or spec.trainer.mode == "train",
         cel="self.health.stall == 'auto' || !has(self.trainer) || self.trainer.mode == 'train'",
@@ -361,7 +361,7 @@ TRAINING: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="export",
-        what="this mode of the trainer writes no model",
+        what="this trainer.mode does not write a model",
         fix="use mode train or export, or leave export out",
         holds=lambda spec: spec.export is None or spec.trainer is None or spec.trainer.mode in {"train", "export"},
         cel="!has(self.export) || !has(self.trainer) || self.trainer.mode in ['train', 'export']",

@@ -72,7 +72,7 @@ def _check_int_or_string(schema: Schema, at: At, path: str, report: Report) -> A
         path,
         at,
         f"expected {' or '.join(words)} or {bounds}, got {_described(at.plain)}",
-        f"give {' or '.join(words)}, or {bounds}",
+        f"use {' or '.join(words)}, or {bounds}",
     )
     return UNSOUND
 
@@ -81,9 +81,9 @@ def _check_any(schema: Schema, at: At, path: str, report: Report) -> Any:
     """Check a value of any type against the limits of each type; a level that may hold nothing ends the nesting."""
     if isinstance(at.value, dict | list) and at.value and not schema["maxItems"]:
         if schema.get(FORM):
-            report(path, at, f"expected one value, got {_described(at.plain)}", f"give {schema[FORM]}")
+            report(path, at, f"expected one value, got {_described(at.plain)}", f"use {schema[FORM]}")
         else:
-            report(path, at, "nested too deeply", f"put lists and mappings into each other at most {MAX_DEPTH} times")
+            report(path, at, "nested too deeply", f"nest lists and mappings at most {MAX_DEPTH} deep")
         return UNSOUND
     if isinstance(at.value, dict):
         return _check_map(schema, at, path, report) if at.value else {}
@@ -113,7 +113,7 @@ def _check_object(schema: Schema, at: At, path: str, report: Report) -> Any:
 def _check_map(schema: Schema, at: At, path: str, report: Report) -> dict[str, Any]:
     most = schema.get("maxProperties")
     if most is not None and len(at.value) > most:
-        report(path, at, f"{len(at.value)} entries", f"give at most {most}")
+        report(path, at, f"{len(at.value)} entries", f"use at most {most}")
     values = schema["additionalProperties"]
     # The API server leaves out nulls, except where it knows no type.
     kept = ((name, child) for name, child in at.value.items() if child.value is not None or values.get(ANY))
@@ -124,7 +124,7 @@ def _check_map(schema: Schema, at: At, path: str, report: Report) -> dict[str, A
 def _check_list(schema: Schema, at: At, path: str, report: Report) -> list[Any]:
     most = schema.get("maxItems")
     if most is not None and len(at.value) > most:
-        report(path, at, f"{len(at.value)} entries", f"give at most {most}")
+        report(path, at, f"{len(at.value)} entries", f"use at most {most}")
     checked = [check(schema["items"], child, f"{path}[{index}]", report) for index, child in enumerate(at.value)]
     for key in schema.get(LIST_KEYS, ()):
         _check_unique(key, at, path, report)
@@ -138,7 +138,7 @@ def _check_unique(key: str, at: At, path: str, report: Report) -> None:
         if isinstance(child.value, dict) and isinstance(child.value.get(key, child).value, str):
             name = child.value[key]
             if name.value in first:
-                what = f"{shown(name.value)} stands twice (first as {path}[{first[name.value]}])"
+                what = f"{shown(name.value)} occurs twice (first as {path}[{first[name.value]}])"
                 report(f"{path}[{index}].{key}", name, what, "keep one of them")
             first.setdefault(name.value, index)
 
@@ -169,7 +169,7 @@ def _scalar_faults(schema: Schema, value: Any) -> Iterator[tuple[str, str]]:
         listed = f"use {_either(choices)}"
         yield f"{shown(value)} is not known", f"did you mean {meant}? {listed}" if meant else listed
     if len(value) > schema.get("maxLength", len(value)):
-        yield f"{len(value)} characters", f"give at most {schema['maxLength']}"
+        yield f"{len(value)} characters", f"use at most {schema['maxLength']}"
     pattern = schema.get("pattern")
     if pattern == TEXT_PATTERN:
         if "\0" in value:
@@ -191,11 +191,11 @@ def _number_faults(schema: Schema, value: float) -> Iterator[tuple[str, str]]:
     low, high = schema.get("minimum"), schema.get("maximum")
     above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
     if (low is not None and value < low) or (above is not None and value <= above):
-        yield f"{shown(value)} is too small", f"give a number{_bounds(schema)}"
+        yield f"{shown(value)} is too small", f"use a number{_bounds(schema)}"
     elif (high is not None and value > high) or (below is not None and value >= below):
-        yield f"{shown(value)} is too large", f"give a number{_bounds(schema)}"
+        yield f"{shown(value)} is too large", f"use a number{_bounds(schema)}"
     elif isinstance(value, int) and abs(value) >= 2**63:
-        yield f"{shown(value)} is too large", "give a number below 2^63"
+        yield f"{shown(value)} is too large", "use a number below 2^63"
 
 
 def _bounds(schema: Schema) -> str:
@@ -239,7 +239,7 @@ def _retyped(schema: Schema, at: At) -> str:
         return f"write it as a list: [{_outline(schema['items'])}]"
     if wanted == "object" and "properties" in schema and len(schema["properties"]) <= MAX_LISTED:
         return f"write it like {_outline(schema)}"
-    return f"give {_TYPES[wanted][0]}"
+    return f"use {_TYPES[wanted][0]}"
 
 
 def _outline(schema: Schema) -> str:

@@ -120,7 +120,7 @@ class _Checked:
                 self._report("", self._root, str(error), "correct it")
         ordered = sorted(self._problems, key=lambda problem: problem.line)
         if len(ordered) > MAX_PROBLEMS:
-            more = Problem(self._file, 0, "", f"{len(ordered) - MAX_PROBLEMS} more faults", "correct these first")
+            more = Problem(self._file, 0, "", f"{len(ordered) - MAX_PROBLEMS} more mistakes", "correct these first")
             ordered = [*ordered[:MAX_PROBLEMS], more]
         return Validation(problems=tuple(ordered))
 

@@ -27,7 +27,7 @@ _FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 _HINTS = (
     ("mapping values are not allowed", "quote a value that holds ': '"),
     ("could not find expected ':'", "end the key with ':'"),
-    ("did not find expected key", "line the keys of a mapping up"),
+    ("did not find expected key", "align the keys of a mapping"),
     ("control characters", "remove the character"),
     ("special characters", "remove the character"),
 )
@@ -88,7 +88,7 @@ def scalar(text: str, line: int = 1) -> Any:
     if text in _WORDS:
         return _WORDS[text]
     if text.lower().lstrip("+-") in {".inf", ".nan"}:
-        raise YamlError(line, f"{text} is not a finite number", "give a number")
+        raise YamlError(line, f"{text} is not a finite number", "use a number")
     if _INTEGER.fullmatch(text):
         return int(text.replace("_", ""))
     if _BASED.fullmatch(text):
@@ -179,7 +179,7 @@ class _Document:
                 raise YamlError(key_line, "merge keys (<<) are not read", "write the fields out")
             if key in fields:
                 first = fields[key].key_line
-                what = f"key {_short(key)} stands twice (first on line {first})"
+                what = f"key {_short(key)} occurs twice (first on line {first})"
                 self._repeated.append(YamlError(key_line, what, "keep one of them"))
             child = self.value(next(self._events), depth + 1)
             if key in fields:

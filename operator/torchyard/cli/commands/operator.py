@@ -92,7 +92,7 @@ def _given(name: str, default: object, kind: Any) -> Any:
     try:
         return kind(text)
     except ValueError as error:
-        raise RefusalError(f"{variable(name)}={text!r}: {error}", f"correct it, or give {name}") from error
+        raise RefusalError(f"{variable(name)}={text!r}: {error}", f"correct it, or use {name}") from error
 
 
 def _quantity(text: str) -> str:

@@ -18,7 +18,7 @@ RECORDS = {"DONE", "latest", "micro-batch.json", "environment.json"}
 
 
 def exit_code(job: TrainingJob) -> int:
-    """0 succeeded, 64 the workload refused its configuration, 75 suspended, 1 anything else.
+    """0 succeeded, 64 the workload rejected its configuration, 75 suspended, 1 anything else.
 
     What only the workload can know to be wrong is the user's mistake as much as what is seen before a start.
     """

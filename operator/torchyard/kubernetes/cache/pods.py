@@ -227,7 +227,9 @@ class Pods:
             return
         if pod.alive:
             took = pod.displaced
-            reason, message = (took, pod.message) if took is not None else (Reason.POD_LOST, why or "its pod vanished")
+            reason, message = (
+                (took, pod.message) if took is not None else (Reason.POD_LOST, why or "its pod no longer exists")
+            )
             pod = replace(pod, phase="Failed", finished=self._clock(), reason=reason, message=message)
         ended = replace(pod, deleting=True)
         self._vanished[record.job_uid][record.uid] = replace(record, pod=ended)
