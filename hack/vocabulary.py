@@ -60,6 +60,9 @@ DEFINITIONS = {
     "greet": "register", "hear": "record", "journal": "log_to_run_folder", "judge": "broken_rules",
     "let_go": "release_gang", "place": "stack_location, location_options",
     "received": "parse_job", "seats": "active_pods", "verdict": "find_hung_rank, final_reason",
+    "meets_as_told": "leaves_rendezvous_to_round",
+    "counts_anew": "counts_from_start", "unheard": "silent_members", "workers_unheard": "silent_workers",
+    "_tell": "_report, _notify, _forward", "_heard": "_on_report, _silent_since",
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from torchyard.api.launch import asked_procs, local_procs, options
+from torchyard.api.launch import local_procs, options, requested_procs
 from torchyard.api.resource import read_job
 
 
@@ -33,7 +33,7 @@ def test_a_pod_has_as_many_workers_as_its_torchrun_asks_for(fields, procs):
 
 
 def test_what_is_not_said_stays_automatic():
-    assert asked_procs(spec(command=["torchrun", "a.py"])) == "auto"
+    assert requested_procs(spec(command=["torchrun", "a.py"])) == "auto"
 
 
 def test_an_option_that_this_version_does_not_know_ends_the_reading():

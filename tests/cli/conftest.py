@@ -80,7 +80,7 @@ def torchyard(tmp_path: Path, shared_cache: Path, request: pytest.FixtureRequest
         subprocess.run([EXECUTABLE, "rm", "--force", run.parent.name], env=line.env, capture_output=True, check=True)
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 180) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 900) -> Any:
     """The first true value of `condition`; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

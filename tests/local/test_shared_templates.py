@@ -17,7 +17,7 @@ from torchyard.local.environment import pod_environment
 from torchyard.local.process import identify
 from torchyard.local.record import PodRecord
 from torchyard.local.run import take_lock
-from torchyard.local.shared_templates import OWNER, found_or_begun, of_owner, owner_above
+from torchyard.local.shared_templates import OWNER, find_or_start, of_owner, owner_above
 from torchyard.local.template import Imports
 from torchyard.local.templates import Templates, _has_relative_path
 from torchyard.local.zipapp import agent_zipapp
@@ -105,11 +105,11 @@ def test_a_folder_that_others_may_enter_is_not_used(template_folder, tmp_path):
     template_folder.chmod(0o750)
     owner = identify(os.getpid())
     with pytest.raises(PermissionError, match="is not a folder of this user alone"):
-        found_or_begun(Imports(tmp_path, ["torchrun"], {}), "key", owner)
+        find_or_start(Imports(tmp_path, ["torchrun"], {}), "key", owner)
     template_folder.rmdir()
     template_folder.symlink_to(tmp_path)
     with pytest.raises(PermissionError, match="is not a folder of this user alone"):
-        found_or_begun(Imports(tmp_path, ["torchrun"], {}), "key", owner)
+        find_or_start(Imports(tmp_path, ["torchrun"], {}), "key", owner)
 
 
 def test_a_process_that_keeps_the_lock_is_not_waited_for(template_folder, tmp_path, monkeypatch):
@@ -117,7 +117,7 @@ def test_a_process_that_keeps_the_lock_is_not_waited_for(template_folder, tmp_pa
     template_folder.mkdir(mode=0o700)
     lock = take_lock(template_folder / "lock")
     with pytest.raises(TimeoutError, match="held by another process"):
-        found_or_begun(Imports(tmp_path, ["torchrun"], {}), "key", identify(os.getpid()))
+        find_or_start(Imports(tmp_path, ["torchrun"], {}), "key", identify(os.getpid()))
     os.close(lock)
 
 
@@ -163,12 +163,12 @@ def test_a_template_ends_with_its_owner_or_unused(shared_cache, template_folder,
     env |= {"TORCHYARD_POD_INDEX": "0", "TORCHYARD_TOKEN_FILE": "x", "TORCHYARD_OPERATOR_URL": "unix:/none"}
     imports = Imports(agent_zipapp(shared_cache), ["torchrun"], env)
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
-        ends = found_or_begun(imports, "key", identify(process.pid))
-        assert found_or_begun(imports, "key", identify(process.pid)).process == ends.process
+        ends = find_or_start(imports, "key", identify(process.pid))
+        assert find_or_start(imports, "key", identify(process.pid)).process == ends.process
         process.stdin.close()
     until(lambda: not ends.alive)
     monkeypatch.setattr(shared_templates, "UNUSED_SECONDS", 0.1)
-    unused = found_or_begun(imports, "key", identify(os.getpid()))
+    unused = find_or_start(imports, "key", identify(os.getpid()))
     until(lambda: not unused.alive)
     assert unused.ended_by_itself
     until(lambda: {path.name for path in template_folder.iterdir()} == {"lock"})

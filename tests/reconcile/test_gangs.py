@@ -252,7 +252,7 @@ def test_a_gang_that_can_never_fit_is_reported_once_and_rarely_retried():
         world.start_pods()
         never_fits()
     sentence = (
-        "the job can never be scheduled on the existing nodes (it needs 32 GPUs, there are 24 GPUs); ask for "
+        "the job can never be scheduled on the existing nodes (it needs 32 GPUs, there are 24 GPUs); request "
         "less or add nodes; the pods start once there are enough"
     )
     assert [event.message for event in world.events if event.reason == "ClusterTooSmall"] == [sentence]

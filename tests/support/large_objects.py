@@ -135,7 +135,7 @@ def too_large() -> list[dict[str, Any]]:
                 "volumes": [{"name": f"v{n}", "mountPath": f"/{n}/" + EMOJI * 1000, "claim": "c"} for n in range(32)],
             },
             "spec.volumes",
-            "too long together",
+            "the total length of mountPaths is too large",
         ),
         ("a script that is too long", {"script": "#" * (SCRIPT + 1)}, "spec.script", "use at most 61440"),
         ("a script of too wide text", {"script": EMOJI + "#" * (SCRIPT - 3)}, "spec.script", "use at most 60 KiB"),

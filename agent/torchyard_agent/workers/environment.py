@@ -65,7 +65,7 @@ def worker_environment(
     workers["TORCHYARD_LOG_DIR"] = str(settings.log_dir)
     workers.setdefault("PYTHONUNBUFFERED", "1")
     workers.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(settings.run_dir / "fr" / "rank_"))
-    if not gpus and not _says_how_to_allocate(env):
+    if not gpus and not _configures_allocator(env):
         workers.update(KEEP_MEMORY)
     if "KUBEFLOW_TRAINER_SERVER_URL" not in env:
         workers["KUBEFLOW_TRAINER_SERVER_URL"] = progress_url
@@ -83,7 +83,7 @@ def zygote_environment(env: Mapping[str, str], procs: int) -> Dict[str, str]:
     return zygote
 
 
-def _says_how_to_allocate(env: Mapping[str, str]) -> bool:
+def _configures_allocator(env: Mapping[str, str]) -> bool:
     # One of these changes what the others mean: a user who sets one of them controls all of them.
     return not _MEMORY_SETTINGS.isdisjoint(env) or "glibc.malloc." in env.get("GLIBC_TUNABLES", "")
 

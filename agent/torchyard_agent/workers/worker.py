@@ -64,7 +64,7 @@ def _become_worker(env: Dict[str, str]) -> None:
     os.dup2(output, 2)
     os.close(output)
     _fresh_randomness()
-    _threads_as_asked()
+    _apply_thread_count()
     hooks.install()
 
 
@@ -75,7 +75,7 @@ def _fresh_randomness() -> None:
         numpy_random.seed()
 
 
-def _threads_as_asked() -> None:
+def _apply_thread_count() -> None:
     # OpenMP read its environment when the zygote loaded it; this round's value may differ.
     asked = os.environ.get("OMP_NUM_THREADS", "")
     torch: Any = sys.modules.get("torch")

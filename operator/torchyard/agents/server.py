@@ -95,7 +95,7 @@ class Sync:
         if not self._serving():
             self._registry.counters.elsewhere += 1
             return ELSEWHERE
-        pod_uid = await self._who(request)
+        pod_uid = await self._authenticated_pod(request)
         if isinstance(pod_uid, Response):
             return pod_uid
         request.proven()
@@ -115,7 +115,7 @@ class Sync:
             return _error(409, "superseded")
         return Response(200, self._registry.answer(pod_uid))
 
-    async def _who(self, request: Request) -> str | Response:
+    async def _authenticated_pod(self, request: Request) -> str | Response:
         """Return the pod of the request, or the response that rejects it."""
         counters = self._registry.counters
         scheme, _, token = request.authorization.partition(" ")

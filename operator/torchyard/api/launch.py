@@ -85,7 +85,7 @@ def _long_name(word: str) -> str | None:
     return known[0] if len(known) == 1 else None
 
 
-def asked_procs(spec: TrainingJobSpec) -> int | Literal["auto"]:
+def requested_procs(spec: TrainingJobSpec) -> int | Literal["auto"]:
     """Return the workers of a pod that the spec or its torchrun command asks for."""
     given = options(spec).get("nproc-per-node", "")
     return int(given) if spec.procs_per_node == "auto" and _is_count(given) else spec.procs_per_node
@@ -93,7 +93,7 @@ def asked_procs(spec: TrainingJobSpec) -> int | Literal["auto"]:
 
 def local_procs(spec: TrainingJobSpec) -> int:
     """Return the workers of a pod; auto is one a GPU, or one."""
-    asked = asked_procs(spec)
+    asked = requested_procs(spec)
     return asked if isinstance(asked, int) else max(1, spec.gpus_per_node)
 
 
@@ -117,7 +117,7 @@ def restarts_are_rounds(spec: TrainingJobSpec) -> bool:
     return options(spec).get("max-restarts", "0") == "0"
 
 
-def meets_as_told(spec: TrainingJobSpec) -> bool:
+def leaves_rendezvous_to_round(spec: TrainingJobSpec) -> bool:
     """Return whether the rendezvous is left to the round."""
     return not any(map(_MEETING.match, options(spec)))
 
@@ -251,7 +251,7 @@ def own_env(spec: TrainingJobSpec) -> dict[str, str]:
 def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
     """Settings of the agent that come from the spec (docs/protocol.md); identity and addresses are the cluster's."""
     env = {
-        "TORCHYARD_PROCS": str(asked_procs(spec)),
+        "TORCHYARD_PROCS": str(requested_procs(spec)),
         "TORCHYARD_GRACE_SECONDS": f"{spec.grace_period:g}",
         "TORCHYARD_WARM_START": "1" if spec.launcher.warm_start else "0",
     }

@@ -58,7 +58,7 @@ class JobWatch:
         missing: Callable[[str], None],
     ) -> None:
         self._api, self._context, self._namespaces = api, context, namespaces
-        self._heard, self._missing = {PLURAL: heard, SWEEPS: heard_sweep}, missing
+        self._receivers, self._missing = {PLURAL: heard, SWEEPS: heard_sweep}, missing
         self._served: Collection[str] = ()
         self._loop: asyncio.AbstractEventLoop | None = None  # kopf's, while it has one
         self._stop: Callable[[], None] | None = None
@@ -100,7 +100,7 @@ class JobWatch:
             answer = b""
         except Unavailable as error:
             return f"the API server does not answer: {error}"
-        self._served = [plural for plural in self._heard if f'"{plural}"'.encode() in answer]
+        self._served = [plural for plural in self._receivers if f'"{plural}"'.encode() in answer]
         return (
             ""
             if PLURAL in self._served
@@ -126,8 +126,8 @@ class JobWatch:
                 return
             over.set_exception(error) if isinstance(error, Exception) else over.set_result(None)
 
-        def tell(plural: str, kind: str | None, document: Mapping[str, Any]) -> None:
-            here.call_soon_threadsafe(self._heard[plural], kind, document)
+        def forward(plural: str, kind: str | None, document: Mapping[str, Any]) -> None:
+            here.call_soon_threadsafe(self._receivers[plural], kind, document)
 
         def stop() -> None:
             if self._loop is not None:
@@ -137,7 +137,7 @@ class JobWatch:
         async def watch() -> None:
             self._loop, inside["stop"] = asyncio.get_running_loop(), asyncio.Event()
             started.set()
-            await self._watch(tell, inside["stop"])
+            await self._watch(forward, inside["stop"])
 
         def thread() -> None:
             error: BaseException | None = None
@@ -162,7 +162,7 @@ class JobWatch:
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(inside["stop"].set)
 
-    async def _watch(self, tell: Callable[[str, str | None, Mapping[str, Any]], None], stop: asyncio.Event) -> None:
+    async def _watch(self, forward: Callable[[str, str | None, Mapping[str, Any]], None], stop: asyncio.Event) -> None:
         registry = kopf.OperatorRegistry()
         async with connected(self._context) as api:
 
@@ -172,7 +172,7 @@ class JobWatch:
                 return kopf.AiohttpSession(server=api.credentials.server, aiohttp_session=api.another_session())
 
             async def seen(event: kopf.RawEvent, resource: kopf.Resource, **_: Any) -> None:
-                tell(resource.plural, event["type"], event["object"])
+                forward(resource.plural, event["type"], event["object"])
 
             for plural in self._served:
                 kopf.on.event(GROUP, VERSION, plural, registry=registry)(seen)

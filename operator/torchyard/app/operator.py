@@ -99,16 +99,16 @@ class Operator:
         if options.pod_name:
             self._label = LeaderLabel(self._api, namespace=namespace, pod=options.pod_name, fence=self.lease.check)
         self._invalid = InvalidJobs(writing, clock=clock)
-        self.jobs = Jobs(changed=self._look, invalid=self._invalid.see)
-        self.sweeps = Sweeps(changed=self._look_at_sweep)
+        self.jobs = Jobs(changed=self._enqueue, invalid=self._invalid.see)
+        self.sweeps = Sweeps(changed=self._enqueue_sweep)
         self._writing = writing
-        self.registry = AgentRegistry(clock, interval=SHORTEST_SYNC, on_news=self._heard)
+        self.registry = AgentRegistry(clock, interval=SHORTEST_SYNC, on_news=self._on_agent_report)
         self.cluster = KubeCluster(
             writing,
             self.jobs,
             site(options, namespace),
             namespaces=options.namespaces,
-            changed=self._look,
+            changed=self._enqueue,
             gone=self.registry.forget,
             reporter=options.identity,
             provenance=provenance,
@@ -164,7 +164,7 @@ class Operator:
             self._intake = await stack.enter_async_context(intake)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.lease.run())
-                group.create_task(self._say_who_leads())
+                group.create_task(self._await_leader())
                 group.create_task(self.cluster.run())
                 group.create_task(self._watch.run())
                 group.create_task(self._keep_jobs_true())
@@ -207,10 +207,10 @@ class Operator:
         self._controller = controller
         async with asyncio.TaskGroup() as group:
             self._looking = group.create_task(controller.run())
-            self._look_at_all(controller)
+            self._enqueue_all(controller)
             if not known():
                 await self._synced.wait()
-                self._look_at_all(controller)
+                self._enqueue_all(controller)
             # Its decisions need all trials, so it starts when they are known.
             trials = Trials(self._writing, self.jobs, TrialProvenance(self._api.time))
             sweeps = SweepController(
@@ -222,12 +222,12 @@ class Operator:
             if self._label is not None:
                 group.create_task(self._label.move_here())
 
-    def _look_at_all(self, controller: Controller) -> None:
+    def _enqueue_all(self, controller: Controller) -> None:
         """Queue every job; those without a state wait for their pods, the others are as a former operator left them."""
         for job in sorted(self.jobs, key=lambda job: bool(job.status.state)):
             controller.enqueue(job.key)
 
-    async def _say_who_leads(self) -> None:
+    async def _await_leader(self) -> None:
         await self.lease.known()
         self.readiness.set("lease")
 
@@ -290,7 +290,7 @@ class Operator:
         self._synced.set()
         leave_caches_alone()
 
-    def _look(self, key: Key, after: float = 0.0) -> None:
+    def _enqueue(self, key: Key, after: float = 0.0) -> None:
         if self.jobs.get(key) is not None:
             self._invalid.forget(key)
         if self._controller is not None:
@@ -298,9 +298,9 @@ class Operator:
         namespace, name = key
         sweep = (namespace, name.rpartition("-")[0])  # of a trial, also of one that is gone
         if self.sweeps.find(sweep) is not None:
-            self._look_at_sweep(sweep)
+            self._enqueue_sweep(sweep)
 
-    def _look_at_sweep(self, key: Key) -> None:
+    def _enqueue_sweep(self, key: Key) -> None:
         if self._sweep_controller is not None:
             self._sweep_controller.enqueue(key)
 
@@ -309,10 +309,10 @@ class Operator:
     def _serving(self) -> bool:
         return self._synced.is_set() and self.lease.leading
 
-    def _heard(self, pod_uid: str) -> None:
+    def _on_agent_report(self, pod_uid: str) -> None:
         record = self._pod_record(pod_uid)
         if record is not None:
-            self._look((record.namespace, record.job_name))
+            self._enqueue((record.namespace, record.job_name))
 
     def _member(self, pod_uid: str) -> Member | None:
         record = self._pod_record(pod_uid)

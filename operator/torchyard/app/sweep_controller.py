@@ -231,11 +231,11 @@ class SweepController:
             except Closed:
                 return
             try:
-                await self._look(key)
+                await self._process(key)
             finally:
                 self._queue.done(key)
 
-    async def _look(self, key: Key) -> None:
+    async def _process(self, key: Key) -> None:
         try:
             due = await self.visit(key)
         except Conflict:

@@ -47,7 +47,7 @@ class Interrupts:
         """Save and stop, however often it is asked."""
         if not self.stop.is_set():
             self.stop.set()
-            self._say("saving and stopping")
+            self._notify("saving and stopping")
 
     def _pressed(self) -> None:
         """Save and stop at the first Ctrl-C, stop now at the second one."""
@@ -57,11 +57,11 @@ class Interrupts:
             self.stop.set()
             longest = self._longest()
             most = f" (it takes at most {longest})" if longest else ""
-            self._say(f"saving and stopping; press Ctrl-C again to stop now{most}")
+            self._notify(f"saving and stopping; press Ctrl-C again to stop now{most}")
         elif now - self.pressed >= SAME_PRESS_SECONDS and not self.kill.is_set():
             self.kill.set()
-            self._say("stopping now")
+            self._notify("stopping now")
 
-    def _say(self, notice: str) -> None:
+    def _notify(self, notice: str) -> None:
         self.notice = notice
         self._on_notice(notice)

@@ -71,7 +71,9 @@ class KubeCluster:
         self.site = site
         self.jobs = jobs
         self.provenance = provenance or Provenance(clock)
-        self.tracked = Pods(api, namespaces, made=self._made, changed=changed, gone=self._forget, clock=clock)
+        self.tracked = Pods(
+            api, namespaces, made=self._created_by_operator, changed=changed, gone=self._forget, clock=clock
+        )
         self.recorder = Recorder(api, reporter=reporter, clock=clock)
         self._api, self._gone = api, gone
         self._companions = Companions(api, clock)
@@ -270,7 +272,7 @@ class KubeCluster:
             raise Conflict(f"pod {name} was deleted while it was read") from error
         pod = self._pod.decode(answer)
         record = read(pod)
-        if record is None or record.job_name != job.metadata.name or not self._made(record):
+        if record is None or record.job_name != job.metadata.name or not self._created_by_operator(record):
             owner = pod.metadata.controller
             whose = f"of {owner.kind} {owner.name}" if owner is not None else "without a controller"
             evidence = f"pod {name} {whose}"
@@ -281,7 +283,7 @@ class KubeCluster:
             raise Refused(Reason.PREDECESSOR_STOPPING, name, retry_after=PREDECESSOR_SECONDS)
         return answer
 
-    def _made(self, record: PodRecord) -> bool:
+    def _created_by_operator(self, record: PodRecord) -> bool:
         """Return whether the operator created this pod: it is signed, or the status names it as a member of a round.
 
         The status is out of reach of those who may create pods and jobs, and outlives every key.

@@ -161,7 +161,7 @@ class Lease:
         try:
             await self._give_up(self._seen)
         except Conflict:  # a renewal was under way when `run` was cancelled, and it counted
-            await self._give_up(await self._look())
+            await self._give_up(await self._read())
 
     async def _give_up(self, seen: _Lease | None) -> None:
         if seen is not None and seen.spec.holder_identity == self.identity:
@@ -171,7 +171,7 @@ class Lease:
         """Do what is due; return the seconds until the next step."""
         seen = self._seen
         if seen is None or seen.spec.holder_identity != self.identity:
-            seen = await self._look()
+            seen = await self._read()
         holder = seen.spec.holder_identity or ""
         if holder not in {"", self.identity}:
             if self._was_leader:
@@ -183,7 +183,7 @@ class Lease:
         await self._claim(seen)
         return self._terms.renew
 
-    async def _look(self) -> _Lease:
+    async def _read(self) -> _Lease:
         try:
             answer = await self._api.request("GET", self._path, timeout=self._terms.answer)
         except NotFound as error:

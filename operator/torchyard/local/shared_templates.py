@@ -73,7 +73,7 @@ def _text(path: Path) -> str:
         return ""
 
 
-def found_or_begun(imports: Imports, key: str, owner: ProcessId) -> Template | None:
+def find_or_start(imports: Imports, key: str, owner: ProcessId) -> Template | None:
     """Return the owner's template for `key`, and start it if necessary; None: the owner has too many. Blocks.
 
     Raises:

@@ -94,7 +94,7 @@ class Template:
                 if self.process.stopped():
                     await asyncio.to_thread(self.close)
                     return False
-            return _says(answer.result(), "accepted")
+            return _contains(answer.result(), "accepted")
         except OSError:
             return False
         finally:
@@ -118,9 +118,9 @@ class Template:
                 connection.connect(address)
             sent = socket.send_fds(connection, [request], list(descriptors))
             connection.sendall(request[sent:])
-            if _says(self._answer(connection), "accepted"):
+            if _contains(self._answer(connection), "accepted"):
                 connection.sendall(b"\x01")
-                if _says(self._answer(connection), "started"):
+                if _contains(self._answer(connection), "started"):
                     return True
         self.close()  # it can start no pod any more that is started without it now
         return False
@@ -225,7 +225,7 @@ def _framed(request: dict[str, Any]) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
 
-def _says(line: bytes, word: str) -> bool:
+def _contains(line: bytes, word: str) -> bool:
     try:
         return word in json.loads(line or b"{}")
     except ValueError:

@@ -96,7 +96,7 @@ class Templates:
     def _begun(self, imports: Imports, key: str) -> Template | None:
         if self._owner is None:
             return begun(imports, unused=self._unused)
-        return shared_templates.found_or_begun(imports, key, self._owner)
+        return shared_templates.find_or_start(imports, key, self._owner)
 
     async def close(self) -> None:
         """End all of them that are not shared. Their pods go on."""

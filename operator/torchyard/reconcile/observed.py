@@ -330,19 +330,19 @@ def node_lost(view: View, pod: Pod) -> bool:
     """Return whether the node is not ready and the agent has been silent for a while; one alone proves nothing."""
     agent = view.agents.get(pod.uid)
     silent = agent is None or not agent.connected
-    return pod.phase == "Unknown" and silent and view.now - _heard(view, pod) >= NODE_SILENCE_SECONDS
+    return pod.phase == "Unknown" and silent and view.now - _silent_since(view, pod) >= NODE_SILENCE_SECONDS
 
 
 def node_loss_due(view: View) -> tuple[float, ...]:
     """Return when nodes that are not ready may count as lost: the silence of an agent causes no event."""
     return tuple(
-        max(view.now + 1.0, _heard(view, pod) + NODE_SILENCE_SECONDS)
+        max(view.now + 1.0, _silent_since(view, pod) + NODE_SILENCE_SECONDS)
         for pod in view.pods
         if pod.phase == "Unknown" and not node_lost(view, pod)
     )
 
 
-def _heard(view: View, pod: Pod) -> float:
+def _silent_since(view: View, pod: Pod) -> float:
     """Return since when the agent is silent; a new pod has had no time to report."""
     agent = view.agents.get(pod.uid)
     made = pod.created if pod.created <= view.now else 0.0

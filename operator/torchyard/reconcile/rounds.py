@@ -132,7 +132,7 @@ def timed_out(seen: Observed, status: TrainingJobStatus) -> tuple[Outcome | None
     return failures.overdue(view.job.spec.health.start_timeout, phase, view.now, nodes=view.job.spec.nodes), None
 
 
-def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+def silent_members(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     """Return the members of the open round if none is connected any more, or when their silence becomes significant.
 
     One connected member is enough to observe training; without any, the figures are out of date.
@@ -147,7 +147,7 @@ def unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     return (f"{', '.join(mute[:3])}; it is not known whether they train", None) if view.now >= due else ("", due)
 
 
-def workers_unheard(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
+def silent_workers(view: View, status: TrainingJobStatus) -> tuple[str, float | None]:
     """Return members of a starting round whose agents report but not their workers, or when that is significant.
 
     Only built-in workloads are expected to report: their workers do so before anything else.

@@ -17,7 +17,7 @@ from torchyard.reconcile.observed import Observed, Pod, View, cannot_start, coun
 from torchyard.reconcile.restart_policy import decide_restart
 from torchyard.reconcile.rounds import answer
 from torchyard.reconcile.status import progress
-from torchyard.reconcile.status.progress import counts_anew, running, silent_start_due, started, step_age
+from torchyard.reconcile.status.progress import counts_from_start, running, silent_start_due, started, step_age
 from torchyard.reconcile.waiting import with_pending_reason
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
@@ -114,9 +114,9 @@ def _train(seen: Observed, status: TrainingJobStatus, start_due: float | None) -
     begun = state == State.RUNNING and view.job.status.state != State.RUNNING
     if begun:
         status = _note_recovery(view, status)
-    silent, silence_due = rounds.unheard(view, status)
+    silent, silence_due = rounds.silent_members(view, status)
     status = _with_silence(status, silent)
-    idle, idle_due = rounds.workers_unheard(view, status) if state != State.RUNNING else ("", None)
+    idle, idle_due = rounds.silent_workers(view, status) if state != State.RUNNING else ("", None)
     reason, evidence = (
         {State.RUNNING: running(status), State.RECOVERING: Reason.RECOVERING}.get(state, Reason.STARTING),
         "",
@@ -131,7 +131,7 @@ def _train(seen: Observed, status: TrainingJobStatus, start_due: float | None) -
         reason, evidence = Reason.WORKERS_SILENT, idle
     elif state == State.RUNNING:
         evidence, age_due = step_age(seen, status)
-        if counts_anew(seen, status):
+        if counts_from_start(seen, status):
             evidence = "; ".join(filter(None, (evidence, FROM_START)))
     status = with_reason(status, state, reason, evidence)
     times = (age_due, start_due, silent_start_due(seen, status), silence_due, idle_due)

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from torchyard.api.launch import asked_procs, is_agentless
+from torchyard.api.launch import is_agentless, requested_procs
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
@@ -76,7 +76,7 @@ class World:
             images=self.images,
             files_stay=self.files_stay,
             agentless=is_agentless(self.job.spec),
-            procs=asked_procs(self.job.spec),
+            procs=requested_procs(self.job.spec),
         )
 
     def step(self) -> Plan:

@@ -143,7 +143,7 @@ PROGRAM: tuple[Rule, ...] = (
         field="command",
         what="--rdzv-*, --master-*, --node-rank and --local-addr have no effect: the operator sets them for each round",
         fix="remove them from the command",
-        holds=launch.meets_as_told,
+        holds=launch.leaves_rendezvous_to_round,
         cel=None,
         reads=("args", "launcher"),
     ),

@@ -27,14 +27,14 @@ def doctor(context: str | None, namespace: str | None, pod: bool, output: Litera
 
     marks = {"ok": "ok  ", "note": "note", "wrong": "FAIL"}
 
-    def tell(finding: Finding) -> None:
+    def show(finding: Finding) -> None:
         if output is None:
             print(f"{marks[finding.verdict]}  {finding.what}" + (f": {finding.fix}" if finding.fix else ""), flush=True)
 
     async def look(remote: Remote) -> list[Finding]:
         found = []
         async for finding in examine(remote, pod=pod):
-            tell(finding)
+            show(finding)
             found.append(finding)
         return found
 

@@ -197,7 +197,7 @@ class LogFollower:
             await self._report_newest(pod, self.tail)
             return
         async for line in lines(self.remote, pod, agent=self.agent, after=self.seen.get(pod, "")):
-            await self._heard(line)
+            await self._forward(line)
 
     async def _look(self) -> bool:
         """Follow pods that are new; whether the job is over."""
@@ -229,7 +229,7 @@ class LogFollower:
                 if self.tail is not None and pod not in self.seen:
                     await self._report_newest(pod, self.tail)
                 async for line in lines(self.remote, pod, agent=self.agent, follow=True, after=self.seen.get(pod, "")):
-                    await self._heard(line)
+                    await self._forward(line)
             except (NotFound, Gone):
                 return  # the pod is gone, and its log with it
             except (Rejected, Unavailable) as error:  # it has not started yet, or the connection broke in a silence
@@ -246,11 +246,11 @@ class LogFollower:
             seen = line.time
             newest.add(line)
         for line in newest.in_order():
-            await self._heard(line)
+            await self._forward(line)
         if seen:
             self.seen[pod] = seen
 
-    async def _heard(self, line: LogLine) -> None:
+    async def _forward(self, line: LogLine) -> None:
         self.heard = time.monotonic()
         await self.report(line)
         self.seen[line.pod] = line.time  # not before: a line that was not reported is read again

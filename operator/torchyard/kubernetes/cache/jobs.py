@@ -197,7 +197,7 @@ class Objects(Generic[Valid, Invalid]):
             Unavailable, Rejected, Gone: it could not be read.
         """
         known = self._jobs.get(key)
-        await self._ask(api, key, known.metadata.uid if known is not None else "")
+        await self._read_one(api, key, known.metadata.uid if known is not None else "")
 
     def _is_news(self, key: Key, listed: "_Meta") -> bool:
         """Return whether a job of a list was not seen yet: none of its name, or one that was there before it."""
@@ -206,7 +206,7 @@ class Objects(Generic[Valid, Invalid]):
             known.metadata.uid != listed.uid and _version(known) < version(listed.resource_version)
         )
 
-    async def _ask(self, api: Api, key: Key, uid: str) -> None:
+    async def _read_one(self, api: Api, key: Key, uid: str) -> None:
         """Read the object itself: a list may be outdated, the object is not."""
         try:
             self.put(await api.request("GET", object_path(self._plural, key)))
@@ -341,11 +341,11 @@ class InvalidJobs:
         while True:
             key = await self._queue.get()
             try:
-                await self._say(key)
+                await self._report_invalid(key)
             finally:
                 self._queue.done(key)
 
-    async def _say(self, key: Key) -> None:
+    async def _report_invalid(self, key: Key) -> None:
         job = self._jobs.get(key)
         if job is None or job.metadata.deletion_timestamp is not None:
             return

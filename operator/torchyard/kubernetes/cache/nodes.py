@@ -126,7 +126,7 @@ class Nodes:
             return True
         except Rejected as error:
             # An operator of a few namespaces may not read nodes: what the control plane wrote on the pod must do.
-            self._say_once(error)
+            self._log_once(error)
             return marked
         except (Unavailable, Gone, msgspec.MsgspecError) as error:
             _log.warning("node %s cannot be read: %s", name, error)
@@ -155,7 +155,7 @@ class Nodes:
                 if not rest:
                     break
         except Rejected as error:
-            self._say_once(error)
+            self._log_once(error)
         except (Unavailable, NotFound, Gone, msgspec.MsgspecError) as error:
             _log.warning("nodes cannot be read: %s", error)
             return False
@@ -163,7 +163,7 @@ class Nodes:
             self.known = tuple(found)
         return True
 
-    def _say_once(self, error: Rejected) -> None:
+    def _log_once(self, error: Rejected) -> None:
         if not self._refused:
             self._refused = True
             _log.warning("nodes may not be read, so figures about them are missing from messages: %s", error)

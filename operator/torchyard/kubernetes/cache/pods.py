@@ -69,7 +69,7 @@ class Pods:
         self._vanished: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)  # by job uid, by pod uid
         self._started: dict[str, float] = {}  # by node: when its kubelet was last seen to start a pod
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
-        self._stuck = KubeletEvents(api, pods=self._stuck_pods, changed=self._tell)
+        self._stuck = KubeletEvents(api, pods=self._stuck_pods, changed=self._notify)
         self._strays = Orphans(api, there=self._keep, over=self._lose)
         self._dead: set[str] = set()  # pod uids that are gone according to the API server itself
         paths = {name: f"/api/v1/namespaces/{name}/pods" for name in namespaces} or {"": "/api/v1/pods"}
@@ -201,7 +201,7 @@ class Pods:
         # A message about nodes waits for the names and figures that go into it.
         if news and not (after.demands is not None and self._nodes.measure()):
             # The pods of a gang are placed and start within moments of each other: that is one piece of news.
-            self._tell(after, SOON_SECONDS if _is_well(after.pod) else 0.0)
+            self._notify(after, SOON_SECONDS if _is_well(after.pod) else 0.0)
         self._consider(after.uid)
 
     def _keep(self, record: PodRecord, why: str = "") -> None:
@@ -213,12 +213,12 @@ class Pods:
         going = replace(record.pod, deleting=True, **known)
         self._vanished[record.job_uid][record.uid] = replace(record, pod=going)
         if why:
-            self._tell(record)
+            self._notify(record)
 
     def _lose(self, record: PodRecord, why: str = "") -> None:
         """Record that a pod is gone."""
         self._remember(record, why)
-        self._tell(record)
+        self._notify(record)
 
     def _remember(self, record: PodRecord, why: str) -> None:
         """Keep a pod whose object went before its end could be read: deleted by force, with its node, or fast."""
@@ -235,7 +235,7 @@ class Pods:
         self._vanished[record.job_uid][record.uid] = replace(record, pod=ended)
         asyncio.get_running_loop().call_later(VANISHED_SECONDS, _drop, self._vanished, record.job_uid, record.uid)
 
-    def _tell(self, record: PodRecord, after: float = 0.0) -> None:
+    def _notify(self, record: PodRecord, after: float = 0.0) -> None:
         self._changed((record.namespace, record.job_name), after)
 
     def _consider(self, uid: str) -> None:
@@ -269,12 +269,12 @@ class Pods:
 
     def _node_changed(self, node: str) -> None:
         for record in list(self._on_node.get(node, {}).values()):
-            self._tell(record)
+            self._notify(record)
 
     def _measured(self) -> None:
         for record in list(self._all.values()):
             if record.demands is not None:
-                self._tell(record)
+                self._notify(record)
 
     # What the plan sees.
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from torchyard.api.launch import asked_procs, is_agentless
+from torchyard.api.launch import is_agentless, requested_procs
 from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Images
@@ -170,7 +170,7 @@ class Controller:
             images=self._cluster.images(job),
             files_stay=self._cluster.keeps_files(job),
             agentless=is_agentless(job.spec),
-            procs=asked_procs(job.spec),
+            procs=requested_procs(job.spec),
         )
         self._derived[job.key] = (version, derived)
         return derived
@@ -183,11 +183,11 @@ class Controller:
                 return
             begun = time.monotonic()
             try:
-                self._observe(await self._look(key), time.monotonic() - begun)
+                self._observe(await self._process(key), time.monotonic() - begun)
             finally:
                 self._queue.done(key)
 
-    async def _look(self, key: Key) -> str:
+    async def _process(self, key: Key) -> str:
         try:
             due = await self.reconcile(key)
         except Conflict:
@@ -195,24 +195,24 @@ class Controller:
             return "conflict"
         except NameTaken as error:
             self._queue.fail(key)
-            self._say_once(key, f"a name of its pods is taken: {error}")
+            self._log_once(key, f"a name of its pods is taken: {error}")
             if (job := self._cluster.job(key)) is not None:
                 self._taken.add(job.metadata.uid)
             return "conflict"
         except StatusRefused as error:
             self._queue.fail(key, at_least=error.retry_after)
-            if self._say_once(key, f"its status cannot be written: {error}"):
+            if self._log_once(key, f"its status cannot be written: {error}"):
                 await self._warn(key, error)
             return "refused"
         except Refused as error:
             self._queue.succeed(key)
             self._queue.add_after(key, self._note_refusal(key, error))
             if error.reason == Reason.FORBIDDEN:  # people who can grant the right read the log, not the job
-                self._say_once(key, str(error))
+                self._log_once(key, str(error))
             return "refused"
         except Unavailable as error:
             self._queue.fail(key, at_least=error.retry_after)
-            self._say_once(key, f"the cluster does not answer, retrying: {error}")
+            self._log_once(key, f"the cluster does not answer, retrying: {error}")
             return "unavailable"
         except Exception as error:  # noqa: BLE001 -- an error on one job must not affect others
             delay = self._queue.fail(key)
@@ -225,7 +225,7 @@ class Controller:
             self._queue.add_after(key, due)
         return "done"
 
-    def _say_once(self, key: Key, trouble: str) -> bool:
+    def _log_once(self, key: Key, trouble: str) -> bool:
         """Log a problem unless it was the last one logged for the job; return whether it was logged."""
         if self._silent.get(key) == trouble:
             return False

@@ -49,7 +49,7 @@ def started(seen: Observed, status: TrainingJobStatus) -> bool:
         return False
     if view.job.status.state == State.RUNNING and view.job.status.round == status.round:
         return True
-    if _tells(seen):
+    if _reports_steps(seen):
         first = status.attempts[-1].start_step if status.attempts else 0
         return any(_stepped(report, first) for report in seen.reports)
     running = all(_runs(view.agents.get(uid), status.round) for uid in status.rendezvous.members)
@@ -58,13 +58,13 @@ def started(seen: Observed, status: TrainingJobStatus) -> bool:
 
 def silent_start_due(seen: Observed, status: TrainingJobStatus) -> float | None:
     """Return when a round without reports will count as started."""
-    if not status.rendezvous.open or _tells(seen) or started(seen, status):
+    if not status.rendezvous.open or _reports_steps(seen) or started(seen, status):
         return None
     due = _silent_start(seen.view, status)
     return due if due > seen.view.now else None
 
 
-def _tells(seen: Observed) -> bool:
+def _reports_steps(seen: Observed) -> bool:
     """Return whether the program of the open round reports steps: it has done so, or is a built-in workload."""
     return seen.view.job.spec.trainer is not None or bool(seen.reports)
 
@@ -90,7 +90,7 @@ def step_age(seen: Observed, status: TrainingJobStatus) -> tuple[str, float | No
     return f"the last step, {status.progress.step}, was made more than {span(passed[-1])} ago{phase}", ahead
 
 
-def counts_anew(seen: Observed, status: TrainingJobStatus) -> bool:
+def counts_from_start(seen: Observed, status: TrainingJobStatus) -> bool:
     """Return whether steps of a later round are counted from 0, since the program does not report where it resumed."""
     reports = seen.reports
     return status.round > 1 and bool(reports) and reports[0].from_start
