@@ -164,7 +164,7 @@ def test_a_closed_pipe_is_not_an_error(torchyard: CommandLine) -> None:
 
 def test_a_finished_failure_cannot_be_resumed_and_names_the_cause(torchyard: CommandLine) -> None:
     torchyard.record("cvrp", {"state": "Failed"})
-    refused(torchyard("resume", "cvrp"), "has failed", "torchyard status cvrp", "torchyard run FILE")
+    refused(torchyard("resume", "cvrp"), "has already failed", "torchyard status cvrp", "torchyard run FILE")
 
 
 def test_paths_are_not_needed_to_ask_for_help(torchyard: CommandLine, tmp_path: Path) -> None:

@@ -192,7 +192,9 @@ async def test_updates(api, jobs, post, case):
             message = error.message
         break
     known = [] if not case.get("server", True) else [path for path in case["refused"] if path != "spec.trainer.params"]
-    named = [name for words in re.findall(r"changed( [\w. ]+): it can(?:not)? be changed", message) for name in words.split()]
+    named = [
+        name for words in re.findall(r"changed( [\w. ]+): it can(?:not)? be changed", message) for name in words.split()
+    ]
     assert sorted(named) == sorted(known)
 
 
