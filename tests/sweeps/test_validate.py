@@ -45,7 +45,7 @@ def test_the_example_is_valid(capsys):
             "[32, 64, 128]",
             "[{a: 1}, 2]",
             "spec.parameters[2].choice[0]",
-            "expected one value, got a mapping: give a text",
+            "expected one value, got a mapping: use a text",
         ),
         (", choice: [32, 64, 128]", "", "spec.parameters[2]", "not exactly one of float, int and choice"),
         ("evalReturn", "evalRetrun", "spec.objective.metric", "did you mean evalReturn?"),
