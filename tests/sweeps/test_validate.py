@@ -52,7 +52,12 @@ def test_the_example_is_valid(capsys):
         ("name: tpe", "name: grid", "spec.algorithm.name", "has a range without a step"),
         ("name: tpe", "name: tpo", "spec.algorithm.name", "use cmaes, gp, grid, random or tpe"),
         ("cartpole", "cartpol", "spec.jobTemplate.spec.trainer.params.environment", "did you mean cartpole?"),
-        ("128]}", "128], conditions: [{path: x, values: [1]}]}", "spec.parameters[2].conditions[0].path", "is no par"),
+        (
+            "128]}",
+            "128], conditions: [{path: x, values: [1]}]}",
+            "spec.parameters[2].conditions[0].path",
+            "is not a par",
+        ),
         ("maxTrials: 20", "maxTrails: 20", "spec.maxTrails", "did you mean maxTrials?"),
         (
             "maxTrials: 20",
@@ -117,7 +122,7 @@ def test_an_argument_and_a_variable_get_their_values_as_text():
     assert template.args == ["--lr", "0.1"]
 
 
-NO_TOTAL = "spec.earlyStopping: the patterns of the job find no total number of steps"
+NO_TOTAL = "spec.earlyStopping: the patterns of the job do not find the total number of steps"
 SCORE = "(?P<step>.*): score=(?P<evalReturn>.*)"
 
 
