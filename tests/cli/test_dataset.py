@@ -35,11 +35,15 @@ def test_a_dataset_that_no_job_can_train_on_has_a_problem(torchyard, tmp_path):
     assert "data: has one episode; record another one, since training holds some out" in done.stdout
 
 
-def test_a_dataset_of_frames_is_read_without_torch(tmp_path):
-    folder = write_lerobot(tmp_path / "data", "v3.0", LENGTHS)
-    described = "from torchyard_trainers.core.command import described; described(sys.argv[1], None)"
-    program = f"import sys; {described}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program, folder], check=False).returncode == 0
+def test_a_dataset_is_read_without_torch(tmp_path):
+    frames, text = write_lerobot(tmp_path / "data", "v3.0", LENGTHS), tmp_path / "text.jsonl"
+    said = [{"role": role, "content": "x"} for role in ("user", "assistant")]
+    rows = [{"messages": said}, {"prompt": "a", "completion": "b"}, {"chosen": "a", "rejected": "b", "prompt": "c"}]
+    text.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    described = "from torchyard_trainers.core.command import described; found = described(sys.argv[1], None)"
+    program = f"import sys; {described}; sys.exit(bool(found['problems']) or 'torch' in sys.modules)"
+    for path in (frames, text):
+        assert subprocess.run([sys.executable, "-c", program, path], check=False).returncode == 0, path
 
 
 def test_problems_and_what_is_not_a_dataset_are_named(torchyard, tmp_path):

@@ -12,7 +12,8 @@ from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.metrics.curves import markdown
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.generation import Completions, Engine, Sampling, texts_of
-from torchyard_trainers.lm.prompts import Prompt, Prompts
+from torchyard_trainers.lm.prompts import Prompts
+from torchyard_trainers.lm.records import Prompt
 from torchyard_trainers.lm.rewards import Rewards
 from torchyard_trainers.lm.settings import Settings
 

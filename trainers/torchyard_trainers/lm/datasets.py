@@ -22,8 +22,8 @@ from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.sampler import order_key, samples_of_step
 from torchyard_trainers.lm.batches import Batch
-from torchyard_trainers.lm.prompts import Prompt, Prompts
-from torchyard_trainers.lm.records import Document, Encoder, Example
+from torchyard_trainers.lm.prompts import Prompts
+from torchyard_trainers.lm.records import Document, Encoder, Example, Prompt
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import EVALUATION_SEED
 

@@ -1,4 +1,7 @@
-"""`dataset PATH` of text: what its records are, how long, and which of them cannot be used."""
+"""`dataset PATH` of text: what its records are, how long, and which of them cannot be used.
+
+Without the tokenizer of a model this needs no torch, whose import would take most of the time.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +15,6 @@ from torchyard_trainers.core.data.opening import open_rows
 from torchyard_trainers.core.data.rows import BadRecordError, Row
 from torchyard_trainers.core.exits import DataError
 from torchyard_trainers.lm.columns import suggested
-from torchyard_trainers.lm.folder import limits_in, read_tokenizer
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.records import Encoder, Example
 from torchyard_trainers.lm.tokens import character_tokenizer
@@ -43,8 +45,7 @@ def inspect(path: str, tokenizer_folder: Path | None = None) -> dict[str, Any]:
         ConfigError: the folder has no tokenizer.
     """
     rows = open_rows([path])
-    tokenizer = character_tokenizer() if tokenizer_folder is None else read_tokenizer(tokenizer_folder)
-    known = len(tokenizer) if tokenizer_folder is None else limits_in(tokenizer_folder)[0]
+    tokenizer, known = _tokenizer_of(tokenizer_folder)
     encoders = {
         name: Encoder(resolve_params({"data": [path], "maxLength": LONGEST} | method, Parallelism()), tokenizer, known)
         for name, method in METHODS.items()
@@ -81,6 +82,16 @@ def inspect(path: str, tokenizer_folder: Path | None = None) -> dict[str, Any]:
         "problems": problems,
         "problemCount": bad,
     }
+
+
+def _tokenizer_of(folder: Path | None) -> tuple[Any, int]:
+    """Return the tokenizer of a model, or the one of characters, and the tokens that it knows."""
+    if folder is None:
+        tokenizer = character_tokenizer()
+        return tokenizer, len(tokenizer)
+    from torchyard_trainers.lm.folder import limits_in, read_tokenizer
+
+    return read_tokenizer(folder), limits_in(folder)[0]
 
 
 def format_of(row: Row) -> str:

@@ -1,9 +1,10 @@
 """Prompts as tokens, for rollouts and for evaluation: of the built-in tasks, or of records."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from torchyard_trainers.lm.batches import encode
+from torchyard_trainers.lm.records import Prompt
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import rows_of
 
@@ -11,14 +12,6 @@ from torchyard_trainers.lm.tasks import rows_of
 FIRST_PROMPT = 2**40
 # Characters of a prompt beside its letters or digits, and special tokens.
 _BESIDE = 16
-
-
-class Prompt(NamedTuple):
-    """What is completed, and what its reward function sees of it."""
-
-    text: str
-    tokens: Sequence[int]
-    row: dict[str, Any]
 
 
 class Prompts:

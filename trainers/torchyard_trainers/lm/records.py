@@ -9,7 +9,6 @@ from torchyard_trainers.core.data.rows import BadRecordError, Row, field_of
 from torchyard_trainers.lm.chat import ASSISTANT, Chat, Message, conversation
 from torchyard_trainers.lm.columns import JOIN, suggested, with_joined
 from torchyard_trainers.lm.fields import FIELDS
-from torchyard_trainers.lm.prompts import Prompt
 from torchyard_trainers.lm.settings import Settings
 
 
@@ -18,6 +17,14 @@ class Document(NamedTuple):
 
     tokens: Sequence[int]
     learned: Sequence[bool]
+
+
+class Prompt(NamedTuple):
+    """What is completed, and what its reward function sees of it."""
+
+    text: str
+    tokens: Sequence[int]
+    row: dict[str, Any]
 
 
 class Example(NamedTuple):

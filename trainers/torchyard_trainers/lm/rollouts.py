@@ -18,7 +18,7 @@ from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.batches import documents
 from torchyard_trainers.lm.generation import Completions, Engine, Sampling
 from torchyard_trainers.lm.losses import token_rewards
-from torchyard_trainers.lm.prompts import Prompt
+from torchyard_trainers.lm.records import Prompt
 from torchyard_trainers.lm.scoring import Score, Scored, in_parts
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.rl.advantages import group_advantages, token_advantages
