@@ -7,19 +7,32 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.support.cli.warm_commands import WarmCommands
 from tests.support.shared_templates import SHARED
+
+from torchyard.client import trainers
 
 EXECUTABLE = str(Path(sys.executable).with_name("torchyard"))
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-class CommandLine:
-    """Runs `torchyard` as a user does: another process, no terminal, its own $TORCHYARD_HOME."""
+WARM = WarmCommands("torchyard")
+WARM_TRAINERS = WarmCommands("torchyard_trainers")
 
-    def __init__(self, folder: Path) -> None:
+
+class CommandLine:
+    """Runs `torchyard` as a user does: another process, no terminal, its own $TORCHYARD_HOME.
+
+    A call may fork that process from one that has imported what commands import. `starts` is set by tests about
+    start-up and imports, and by end-to-end tests.
+    """
+
+    def __init__(self, folder: Path, *, starts: bool = False) -> None:
+        self.starts = starts
         self.folder = folder
         self.home = folder / "home"
         self.env = {
@@ -32,6 +45,8 @@ class CommandLine:
         }
 
     def __call__(self, *words: object, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+        if not self.starts and WARM.can_run(self.env):
+            return WARM.run([*map(str, words)], self.folder, self.env, timeout)
         return subprocess.run(
             [EXECUTABLE, *map(str, words)],
             cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=timeout, check=False,
@@ -71,13 +86,27 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def torchyard(tmp_path: Path, shared_cache: Path, request: pytest.FixtureRequest) -> Iterator[CommandLine]:
-    line = CommandLine(tmp_path)
-    if request.node.get_closest_marker("e2e"):  # the agent's archive is built once
+    is_e2e = request.node.get_closest_marker("e2e") is not None
+    line = CommandLine(tmp_path, starts=is_e2e)
+    if is_e2e:  # the agent's archive is built once
         line.home.mkdir()
         (line.home / "cache").symlink_to(shared_cache)
     yield line
     for run in (line.home / "runs").glob("*/lock"):  # nothing a test started outlives it
-        subprocess.run([EXECUTABLE, "rm", "--force", run.parent.name], env=line.env, capture_output=True, check=True)
+        line("rm", "--force", run.parent.name).check_returncode()
+
+
+@pytest.fixture
+def warm_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the trainers' process, which commands of this process ask, from one that has imported torch."""
+
+    def run(command: list[str], **settings: Any) -> subprocess.CompletedProcess[str]:
+        own, environment = [sys.executable, "-P", "-m", "torchyard_trainers"], settings["env"]
+        if command[: len(own)] != own or not WARM_TRAINERS.can_run(environment):
+            return subprocess.run(command, **settings)  # noqa: PLW1510 - it is one of the settings
+        return WARM_TRAINERS.run(command[len(own) :], Path(), environment, timeout=300)
+
+    monkeypatch.setattr(trainers, "subprocess", SimpleNamespace(run=run))
 
 
 def eventually(condition: Callable[[], Any], seconds: float = 900) -> Any:

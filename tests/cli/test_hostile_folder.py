@@ -30,6 +30,7 @@ def hostile(torchyard):
         for file in ("__init__.py", "__main__.py", "build.py"):
             (torchyard.folder / name / file).write_text(mark)
     (torchyard.folder / "job.yaml").write_text(JOB)
+    torchyard.starts = True
     return torchyard
 
 

@@ -39,10 +39,15 @@ def test_a_real_forecast_says_what_fits(job, capsys):
     assert main(["plan", str(job), "--gpu", "h100-80gb", "-o", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["ranks"], found["job"]["strategy"], found["job"]["fits"]) == (4, "ddp", True)
+
+
+@pytest.mark.usefixtures("warm_trainers")
+def test_a_micro_batch_has_no_more_samples_than_a_rank_takes_in_a_step(job, capsys):
     assert main(["plan", str(job), "--gpu", "1200Mi", "--set", "trainer.params.batch=8"]) == 0
     assert "micro-batches of 2, 1 a step" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("warm_trainers")
 def test_a_gpu_without_bf16_is_planned_in_what_the_job_computes_in_there(job, capsys):
     assert main(["plan", str(job), "--gpu", "v100-32gb", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["job"]["precision"] == "fp32"
@@ -177,6 +182,7 @@ def test_a_shipped_custom_workload_can_be_planned(capsys):
     assert json.loads(capsys.readouterr().out)["job"]["fits"] is True
 
 
+@pytest.mark.usefixtures("warm_trainers")
 @pytest.mark.parametrize(
     ("words", "says"),
     [

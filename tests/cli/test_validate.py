@@ -48,6 +48,7 @@ def test_fields_that_contradict_each_other_are_named_before_anything_starts(writ
     assert f"spec.trainer.params.{said}" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("warm_trainers")
 @pytest.mark.parametrize(
     ("params", "sets", "said"),
     [
