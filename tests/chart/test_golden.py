@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from kubernetes.client import models
-from tests.support.charts import CHART, ROOT, helm, needs_helm, one, rendered, told
+from tests.support.charts import CHART, ROOT, documents_of, helm, needs_helm, one, rendered, told
 
 from torchyard.api.crd import crd
 from torchyard.cli.commands.intake_probe import LABELS as DOCTOR
@@ -25,7 +25,7 @@ FOREIGN = {"ServiceMonitor", "PrometheusRule", "CustomResourceDefinition"}
 
 
 def values_of(path):
-    return next(yaml.safe_load_all(path.read_text())) or {}
+    return documents_of(path.read_text())[0] or {}
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
@@ -35,7 +35,7 @@ def test_golden(path):
         values = path.read_text().partition("---\n")[0]
         path.write_text(f"{values}---\n{yaml.safe_dump_all(objects, sort_keys=False, width=160)}")
     else:
-        assert objects == list(yaml.safe_load_all(path.read_text()))[1:]
+        assert objects == documents_of(path.read_text())[1:]
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)

@@ -38,7 +38,12 @@ def rendered(values=None, release="torchyard", show=None):
     done = helm("template", release, CHART, "--namespace", NAMESPACE, *only, values=values or {})
     if done.returncode != 0:
         raise ValueError(done.stderr)
-    return [document for document in yaml.safe_load_all(done.stdout) if document]
+    return [document for document in documents_of(done.stdout) if document]
+
+
+def documents_of(text):
+    """Return the documents of a YAML stream, read by libyaml: in Python, the definitions of resources take seconds."""
+    return list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
 def one(documents, kind, name=None):
