@@ -144,14 +144,19 @@ def test_routes_of_a_graph_are_the_routes_also_of_new_weights(model, half, devic
 
 
 GRAPHS = Parallelism(compile=True)  # the way to ask for them
-CARTS = VecRL, playing, {"environment": "cartpole", "environments": 32, "horizon": 16, "epochs": 2, "minibatches": 2}
-SNAKES = VecRL, playing, {"environment": "snake", "model": "cnn", "environments": 8, "horizon": 8}
+PLAYED = {"environments": 8, "horizon": 8, "evalEpisodes": 8}
+CARTS = VecRL, playing, {**PLAYED, "environment": "cartpole", "environments": 32, "epochs": 2, "minibatches": 2}
+SNAKES = VecRL, playing, {**PLAYED, "environment": "snake", "model": "cnn"}
 SEES = (
     VisionLanguagePolicy,
     seeing,
     {"environments": 6, "horizon": 8, "evalEpisodes": 3, "rolloutBatch": 4, "head": "mlp"},
 )
-SHARED = Cvrp, routing, {"batch": 16, "samples": 4, "evalInstances": 40, "evalBatch": 32, "evalEvery": 2}
+SHARED = (
+    Cvrp,
+    routing,
+    {"customers": 5, "batch": 16, "samples": 4, "evalInstances": 40, "evalBatch": 32, "evalEvery": 2},
+)
 ROLLOUT = Cvrp, routing, {**SHARED[2], "baseline": "rollout", "baselineEvery": 3, "baselineInstances": 32}
 
 
