@@ -11,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.support.cli.warm_commands import WarmCommands
 from tests.support.shared_templates import SHARED
+from tests.support.warm_commands import WarmCommands
 
 from torchyard.client import trainers
 
@@ -104,7 +104,7 @@ def warm_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
         own, environment = [sys.executable, "-P", "-m", "torchyard_trainers"], settings["env"]
         if command[: len(own)] != own or not WARM_TRAINERS.can_run(environment):
             return subprocess.run(command, **settings)  # noqa: PLW1510 - it is one of the settings
-        return WARM_TRAINERS.run(command[len(own) :], Path(), environment, timeout=300)
+        return WARM_TRAINERS.run(command[len(own) :], Path.cwd(), environment, timeout=300)
 
     monkeypatch.setattr(trainers, "subprocess", SimpleNamespace(run=run))
 

@@ -1,14 +1,18 @@
-"""Train workloads with given seeds, side by side, one process of one thread each; every one of them must learn."""
+"""Train workloads with given seeds, side by side, one process of one thread each; every one of them must learn.
+
+Their processes are forked from one that has imported all workloads.
+"""
 
 import json
 import os
-import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.support.warm_commands import WarmCommands
 
 HERE = Path(__file__).parent
+LEARNERS = WarmCommands("workloads")
 SEEDS = range(1, int(os.environ.get("SEEDS", "1")) + 1)
 
 
@@ -20,29 +24,28 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture
 def learn(tmp_path):
-    """Train a workload with every seed at once; return what each learned, with its `curve`."""
+    """Train a workload with every seed at once; return what each learned, with its `curve`.
+
+    It is evaluated before and after training only, unless the test asks for more.
+    """
 
     def train(name, **params):
-        learners = []
-        for seed in SEEDS:
-            folder = tmp_path / f"seed-{seed}"
+        folders = [tmp_path / f"seed-{seed}" for seed in SEEDS]
+        for seed, folder in zip(SEEDS, folders, strict=True):
             folder.mkdir()
-            trainer = {"name": name, "params": {"logEvery": 100, **params, "seed": seed}}
+            trainer = {"name": name, "params": {"logEvery": 100, "evalEvery": 10**6, **params, "seed": seed}}
             (folder / "config.json").write_text(json.dumps({"trainer": trainer, "device": "cpu"}))
-            command = [sys.executable, "-m", "torchyard_trainers", "--config", "config.json"]
-            environment = os.environ | {"OMP_NUM_THREADS": "1"}
-            with (folder / "log").open("w") as log:
-                learners.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, env=environment))
-        try:  # a bound on hangs: beside much other work, a minute of a core may take half an hour
-            codes = [learner.wait(timeout=7200) for learner in learners]
-        finally:
-            for learner in learners:
-                learner.kill()
-        logs = [(tmp_path / f"seed-{seed}" / "log").read_text() for seed in SEEDS]
-        assert codes == [0] * len(SEEDS), logs
-        return [_learned(tmp_path / f"seed-{seed}" / "checkpoints") for seed in SEEDS]
+        with ThreadPoolExecutor(len(SEEDS)) as pool:
+            learners = list(pool.map(run_trainer, folders))
+        assert [each.returncode for each in learners] == [0] * len(SEEDS), learners
+        return [_learned(folder / "checkpoints") for folder in folders]
 
     return train
+
+
+def run_trainer(folder):
+    """Train in a folder. The limit only ends hangs: on a busy machine, a minute of a core may take half an hour."""
+    return LEARNERS.run(["--config", "config.json"], folder, os.environ | {"OMP_NUM_THREADS": "1"}, timeout=7200)
 
 
 def _learned(checkpoints):

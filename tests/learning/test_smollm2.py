@@ -1,15 +1,13 @@
 """A real model learns from records: SmolLM2 with LoRA; plain transformers and peft answer as the trainer did."""
 
 import json
-import os
 import random
-import subprocess
-import sys
 from datetime import date, timedelta
 
 import pytest
 from hack import demo_lm, smollm2
 from hack.locked_packages import UnavailableError
+from tests.learning.conftest import run_trainer
 
 TRAINED, HELD_OUT, LONGEST = 64, 8, 16
 
@@ -49,15 +47,7 @@ def train(folder, model):
         "export": {"formats": ["hf"]},
     }
     (folder / "config.json").write_text(json.dumps(config))
-    done = subprocess.run(
-        [sys.executable, "-m", "torchyard_trainers", "--config", "config.json"],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-        check=False,
-    )
+    done = run_trainer(folder)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

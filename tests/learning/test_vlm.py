@@ -6,7 +6,7 @@ the greedy ones must succeed, after 61,440 steps 85 %.
 
 
 def test_a_policy_that_sees_a_can_learns_to_reach_it_with_every_seed(learn):
-    found = learn("vlm", logEvery=80)
+    found = learn("vlm", logEvery=80, evalEvery=20)
     for summary in found:
         assert summary["environmentSteps"] == 61_440
         assert summary["successRateUntrained"] < 0.35, found

@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-# Program -> the module with its function `main`, and the packages and modules that its commands may import. What only
+# What runs -> the module with its function `main`, and the packages and modules that its commands may import. What only
 # `torchyard operator` imports is heavy.
 PROGRAMS = {
     "torchyard": (
@@ -40,6 +40,14 @@ PROGRAMS = {
         "torchyard_trainers.core.command",
         ("torchyard_trainers.preload", "torchyard_trainers.core.memory.plan"),
     ),
+    "workloads": (
+        "torchyard_trainers.core.command",
+        (
+            "torchyard_trainers.preload",
+            *(f"torchyard_trainers.{name}.task" for name in ("lm", "vla", "vlm")),
+            *(f"transformers.models.{name}.modeling_{name}" for name in ("pi0", "qwen2_vl", "qwen3")),
+        ),
+    ),
 }
 LARGEST = 1 << 18  # bytes of a request
 READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "MALLOC_", "OMP_")
@@ -52,10 +60,12 @@ class WarmCommands:
         self._program = program
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._started_with: Mapping[str, str] = {}
 
     def can_run(self, environment: Mapping[str, str]) -> bool:
         """Return whether a fork is what a command with this environment would be."""
-        return _read_at_start(environment) == _read_at_start(os.environ)
+        return self._server is None or _read_at_start(environment) == _read_at_start(self._started_with)
 
     def run(
         self, words: list[str], folder: Path, environment: Mapping[str, str], timeout: float
@@ -70,7 +80,7 @@ class WarmCommands:
             try:
                 request = json.dumps([words, str(folder), dict(environment)]).encode()
                 with self._lock:
-                    socket.send_fds(self._connected(), [request], [out.fileno(), err.fileno(), theirs])
+                    socket.send_fds(self._connected(environment), [request], [out.fileno(), err.fileno(), theirs])
             finally:
                 os.close(theirs)
             pid = int(answers.readline())
@@ -81,12 +91,13 @@ class WarmCommands:
             outputs = [file.read().decode() for file in (out, err) if file.seek(0) == 0]
         return subprocess.CompletedProcess(words, code, *outputs)
 
-    def _connected(self) -> socket.socket:
+    def _connected(self, environment: Mapping[str, str]) -> socket.socket:
         if self._socket is None:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 command = [sys.executable, "-P", __file__, self._program, str(theirs.fileno())]
-                subprocess.Popen(command, pass_fds=[theirs.fileno()])
+                self._server = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
+                self._started_with = dict(environment)
         return self._socket
 
 
@@ -108,6 +119,8 @@ def serve(requests: socket.socket, program: str) -> list[str]:
                 continue
             request, files, _, _ = socket.recv_fds(requests, LARGEST, 3)
             if not request:
+                for pid, _ in running.values():
+                    os.kill(pid, signal.SIGKILL)
                 sys.exit()
             out, err, answers = files
             if not (pid := os.fork()):
