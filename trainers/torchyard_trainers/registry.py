@@ -21,6 +21,7 @@ WORKLOADS = {
     "vla": "VisionLanguageAction",
     "vlm": "VisionLanguagePolicy",
 }
+WITH_TRANSFORMERS = ("lm", "vla", "vlm")  # those that import models of transformers
 _EITHER = ", ".join(WORKLOADS)
 MODES = ("train", "eval", "bench", "export", "preflight")
 

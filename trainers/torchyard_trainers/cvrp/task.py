@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.optim import AdamW, Optimizer
 
 from torchyard_trainers.core.export.program import Page, Program
+from torchyard_trainers.core.graphs import eager_mode
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.cvrp import cvrplib, export, published
@@ -134,8 +135,9 @@ class Cvrp(Workload):
         reference = published.reference(settings.customers, settings.capacity, settings.distribution)
         if reference is not None:
             metrics["gapReferencePercent"] = gap(metrics["cost"], reference)
-        tours = solve(session, session.parallel.module, settings, self._problems) if self._problems else []
-        self._report = arrange(session, settings, metrics, self._problems, tours)
+        with eager_mode(compiled=settings.compile):  # problems of as many sizes as there are files, each solved once
+            tours = solve(session, session.parallel.module, settings, self._problems) if self._problems else []
+            self._report = arrange(session, settings, metrics, self._problems, tours)
         return metrics | self._report.metrics
 
     def programs(self, model: nn.Module, cases: int) -> dict[str, Program]:
