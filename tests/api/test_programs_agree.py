@@ -7,12 +7,12 @@ from torchyard.api.exit_codes import EXIT_REASONS, ExitCode, reason_of_exit
 from torchyard.api.launch import agent_env, trainer_config
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import read_job
-from torchyard.api.values import BUILT_IN
+from torchyard.api.values import BUILT_IN, WITH_TRANSFORMERS
 from torchyard.cli import errors
 from torchyard_agent.exit_codes import ExitCode as AgentExitCode
+from torchyard_trainers import registry
 from torchyard_trainers.core.config import load
 from torchyard_trainers.core.exits import Exit
-from torchyard_trainers.registry import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,7 +45,8 @@ def test_a_trainer_reads_the_config_of_the_smallest_and_of_a_full_job(tmp_path):
 
 
 def test_what_may_be_named_is_there():
-    assert set(BUILT_IN) == set(WORKLOADS)
+    assert set(BUILT_IN) == set(registry.WORKLOADS)
+    assert WITH_TRANSFORMERS == registry.WITH_TRANSFORMERS
 
 
 def test_operator_agent_trainers_and_command_line_have_the_same_exit_codes():

@@ -19,7 +19,7 @@ from torchyard.local.record import PodRecord
 from torchyard.local.run import take_lock
 from torchyard.local.shared_templates import OWNER, find_or_start, of_owner, owner_above
 from torchyard.local.template import Imports
-from torchyard.local.templates import Templates, _has_relative_path
+from torchyard.local.templates import Templates, _has_relative_path, _read_of_config
 from torchyard.local.zipapp import agent_zipapp
 
 POD = PodRecord(uid="u", job_uid="j", name="p", index=0, incarnation=0, address="127.0.0.1", created=0, url="unix:/x")
@@ -98,6 +98,17 @@ def test_what_a_process_inherits_is_compared():
 )
 def test_a_relative_path_in_the_environment_ties_a_template_to_a_folder(name, value, relative):
     assert _has_relative_path({name: value}) is relative
+
+
+def test_workloads_that_import_the_same_share_a_template():
+    def read(name, **parallelism):
+        return _read_of_config(
+            read_job({"metadata": {"name": "x"}, "spec": {"trainer": {"name": name}, "parallelism": parallelism}})
+        )
+
+    assert read("cvrp") == read("vecrl") == read("my.module:Work")
+    different = [read("cvrp"), read("cvrp", compile=True), *map(read, ("lm", "vla", "vlm"))]
+    assert all(different.count(each) == 1 for each in different)
 
 
 def test_a_folder_that_others_may_enter_is_not_used(template_folder, tmp_path):

@@ -281,6 +281,7 @@ TAINT_KEY_PATTERN = r"^(([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
 # The workloads that come with us, or MODULE:CLASS of a program's own.
 BUILT_IN = ("cvrp", "vecrl", "lm", "vla", "vlm")
+WITH_TRANSFORMERS = ("lm", "vla", "vlm")  # those that import models of transformers
 _CODE = re.compile(rf"{MODULE_PATTERN[1:-1]}:[A-Za-z_][A-Za-z0-9_-]*")
 TRAINER_PATTERN = rf"^({'|'.join(BUILT_IN)}|{MODULE_PATTERN[1:-1]}:[A-Za-z_][A-Za-z0-9_]*)$"
 TEXT_PATTERN = r"^[^\x00]*$"  # what can be an argument, a variable or a file name

@@ -16,6 +16,7 @@ from typing import Any
 
 from torchyard.api import launch
 from torchyard.api.resource import TrainingJob
+from torchyard.api.values import WITH_TRANSFORMERS
 from torchyard.local import shared_templates
 from torchyard.local.template import Imports, Template, begun
 
@@ -57,9 +58,8 @@ class Templates:
         """
         if not launch.is_warm(job.spec) or job.spec.gpus_per_node:
             return None  # with GPUs each pod sees other devices, and what is imported may look at them
-        trainer, compiled = job.spec.trainer, job.spec.parallelism.compile
-        read = {"trainer": {"name": trainer.name}, "parallelism": {"compile": compiled}} if trainer is not None else {}
-        imports = Imports(agent, command, env, cwd if job.spec.preload or _has_relative_path(env) else None, read)
+        in_folder = cwd if job.spec.preload or _has_relative_path(env) else None
+        imports = Imports(agent, command, env, in_folder, _read_of_config(job))
         key = _key(imports)
         task = self._found.get(key)
         if task is None and job.spec.nodes == 1 and not self._for_any:
@@ -111,6 +111,15 @@ class Templates:
 def _close(template: Template | None) -> None:
     if template is not None:
         template.close()
+
+
+def _read_of_config(job: TrainingJob) -> dict[str, Any]:
+    """Return what `torchyard_trainers.preload` reads of a job; workloads that import the same look alike."""
+    trainer = job.spec.trainer
+    if trainer is None:
+        return {}
+    name = trainer.name if trainer.name in WITH_TRANSFORMERS else ""
+    return {"trainer": {"name": name}, "parallelism": {"compile": job.spec.parallelism.compile}}
 
 
 def _has_relative_path(env: Mapping[str, str]) -> bool:
