@@ -44,7 +44,7 @@ class CommandLine:
             "TERM": "xterm",
         }
 
-    def __call__(self, *words: object, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: object, timeout: float = 900) -> subprocess.CompletedProcess[str]:
         if not self.starts and WARM.can_run(self.env):
             return WARM.run([*map(str, words)], self.folder, self.env, timeout)
         return subprocess.run(

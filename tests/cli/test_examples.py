@@ -15,13 +15,14 @@ from torchyard.local.shared_templates import OWNER
 JOBS = sorted(path for path in EXAMPLES.glob("*.yaml") if "kind: TrainingJob" in path.read_text())
 # Most of them want more GPUs than a test has.
 SCENARIOS = sorted((EXAMPLES / "lm").glob("*.yaml"))
-# Built-in workloads learn for a minute; here a few steps of them are enough.
+# Workloads learn for a minute; here a few steps and episodes of them are enough.
 SHORT = {  # the first part of a name that there is counts
-    "cvrp": "steps=40",
-    "vecrl": "environmentSteps=8192",
-    "vlm": "environmentSteps=4096",
-    "vla": "steps=20",
-    "lm": "steps=20",
+    "cvrp": ["steps=40", "evalInstances=100"],
+    "vecrl": ["environmentSteps=8192", "evalEpisodes=10"],
+    "vlm": ["environmentSteps=4096", "evalEpisodes=16"],
+    "vla": ["steps=20", "evalEpisodes=16"],
+    "lm": ["steps=20", "evalSamples=32"],
+    "chars": ["steps=50"],
 }
 AS_USERS_START_THEM = ["bring-your-own", "cvrp"]  # the others are forked from one that has imported torch already
 
@@ -53,8 +54,9 @@ def test_an_example_runs_to_its_end(torchyard: CommandLine, file: object) -> Non
     if name in AS_USERS_START_THEM:
         del torchyard.env[OWNER]
     shutil.copytree(EXAMPLES, torchyard.folder / "examples")
-    short = next((["--set", f"spec.trainer.params.{length}"] for part, length in SHORT.items() if part in name), [])
-    done = torchyard("run", f"examples/{name}.yaml", "-o", "json", *short, timeout=300)
+    fewer = next((params for part, params in SHORT.items() if part in name), [])
+    short = [word for each in fewer for word in ("--set", f"spec.trainer.params.{each}")]
+    done = torchyard("run", f"examples/{name}.yaml", "-o", "json", *short, timeout=900)
     assert done.returncode == 0, done.stderr
     job = json.loads(done.stdout)
     status = job["status"]
@@ -105,7 +107,7 @@ def test_a_scenario_runs_in_small(torchyard: CommandLine, name: str) -> None:
     here = ["gpusPerNode=0", "device=cpu", "parallelism.precision=fp32", *ON_MACHINES[name][1]]
     changes = [f"spec.{each}" for each in (*(f"trainer.params.{each}" for each in model), *here)]
     words = [word for each in changes for word in ("--set", each)]
-    done = torchyard("run", f"examples/lm/{name}.yaml", "-o", "json", *words, timeout=600)
+    done = torchyard("run", f"examples/lm/{name}.yaml", "-o", "json", *words, timeout=900)
     assert done.returncode == 0, done.stderr
     status = json.loads(done.stdout)["status"]
     assert (status["state"], status["progress"]["step"]) == ("Succeeded", 2)

@@ -30,12 +30,12 @@ def own(torchyard: CommandLine) -> CommandLine:
 
 @pytest.mark.e2e
 def test_it_is_trained_and_then_evaluated(own: CommandLine) -> None:
-    run = own("run", "job.yaml", "-o", "json", timeout=300)
+    run = own("run", "job.yaml", "-o", "json")
     assert run.returncode == 0, run.stderr
     status = json.loads(run.stdout)["status"]
     assert (status["progress"]["step"], status["metrics"]["evalLoss"] > 0) == (8, True)
     sets = ("metadata.name=measured", "spec.trainer.mode=eval", "spec.checkpoint.resumeFrom=chars")
-    measured = own("run", "job.yaml", *(word for each in sets for word in ("--set", each)), "-o", "json", timeout=300)
+    measured = own("run", "job.yaml", *(word for each in sets for word in ("--set", each)), "-o", "json")
     assert measured.returncode == 0, measured.stderr
     found = json.loads(measured.stdout)["status"]["metrics"]["evalLoss"]
     assert found == pytest.approx(status["metrics"]["evalLoss"], rel=1e-3)  # figures of a status are rounded
@@ -43,7 +43,7 @@ def test_it_is_trained_and_then_evaluated(own: CommandLine) -> None:
 
 @pytest.mark.e2e
 def test_a_wrong_parameter_ends_the_job_with_what_was_meant(own: CommandLine) -> None:
-    run = own("run", "job.yaml", "--set", "spec.trainer.params.stesp=4", timeout=300)
+    run = own("run", "job.yaml", "--set", "spec.trainer.params.stesp=4")
     assert run.returncode == 64
     assert "exit code 64" in run.stderr
     assert "did you mean steps?" in run.stderr

@@ -4,12 +4,14 @@ import re
 import shutil
 
 import pytest
-from tests.support.trainers.compilers import COMPILED_CODE, needs_compiler
+from compiled_code import COMPILED_CODE
+from tests.support.trainers.compilers import needs_compiler
 from tests.support.trainers.gangs import Yard, config, until
 
 pytestmark = pytest.mark.e2e
 
-ROLLOUT = {"baseline": "rollout", "model": "gt", "batch": 48}
+# As many instances in a step, an evaluation and a test of the baseline: where it is compiled, they share the code.
+ROLLOUT = {"baseline": "rollout", "model": "gt", "batch": 48, "evalInstances": 48, "baselineInstances": 48}
 
 
 def at_most(step: int, params=None, **sections):
@@ -123,7 +125,7 @@ def test_compiled_blocks_resume_with_the_same_bits(yard, calm, undisturbed, stra
     parallelism = {"strategy": strategy, "compile": True, "activationCheckpointing": "selective"}
     baseline, params = {"fsdp": ("shared", {}), "ddp": ("rollout", ROLLOUT)}[strategy]
     settings = at_most(12, params, parallelism=parallelism, checkpoint={"interval": {"steps": 5}})
-    compiled = {"env": {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED_CODE)}, "seconds": 500}
+    compiled = {"env": {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED_CODE)}, "seconds": 900}
     calm.train(settings, 2, **compiled)
     assert_same(calm.losses(), undisturbed[baseline])
     # As if it had been killed after its first checkpoint: to compile once more takes longer than to train.

@@ -13,6 +13,7 @@ from tests.trainers.test_vlm_equality import settings as vlm
 pytestmark = pytest.mark.e2e
 
 WORLD, SEED = 2, 7
+NOBODY = -1
 LITTLE = {
     "trainer": {"name": "little"},
     "device": "cpu",
@@ -50,7 +51,7 @@ def test_killed_at_random_points_a_run_ends_with_the_same_bits(yard, calm, tmp_p
         # A start and a few steps, so that much of the run is left after most kills.
         victim, number = draw.randrange(WORLD), draw.randint(1, calls // min(kills, 7))
         gang = yard.start(run, WORLD, **train(victim, number))
-        (code,) = yard.server.ask({"wait": [gang.pids[victim]], "seconds": 200})["codes"]
+        (code,) = yard.server.ask({"wait": [gang.pids[victim]], "seconds": 900})["codes"]
         if code == 0:  # not much was left: begin again
             assert gang.wait() == [0] * WORLD, gang.output()
             assert (yard.losses(), yard.weights()) == (expected, calm.weights()), f"killed at {points}"
@@ -63,6 +64,6 @@ def test_killed_at_random_points_a_run_ends_with_the_same_bits(yard, calm, tmp_p
         known = yard.losses() if (yard.checkpoints / "metrics.jsonl").exists() else {}
         wrong = [step for step, loss in known.items() if loss != expected[step]]
         assert not wrong, f"step {wrong[0]} is not what it was; killed before at {points}"
-    yard.train(run, WORLD, **train(0, 0))
+    yard.train(run, WORLD, **train(NOBODY, 0))
     assert yard.losses() == expected, f"killed at {points}"
     assert yard.weights() == calm.weights(), f"killed at {points}"

@@ -49,6 +49,7 @@ def settings(records: Path, steps=6, *, params=None, **sections):
         "lrFinal": 3e-3,
         "warmupSteps": 0,
         "evalBatch": 3,
+        "maxNewTokens": 6,
         "evalEvery": 3,
         "logEvery": 1,
     }

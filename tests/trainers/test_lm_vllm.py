@@ -103,7 +103,7 @@ def started(packages, *command, folder=None):
 
 
 def output_of(process):
-    output, _ = process.communicate(timeout=600)
+    output, _ = process.communicate(timeout=1800)
     assert process.returncode == 0, output[-4000:]
     return output
 

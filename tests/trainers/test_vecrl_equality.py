@@ -104,7 +104,12 @@ def test_more_processes_than_environments_are_the_same_run(yard, fork_server, tm
     ],
 )
 def test_killed_while_it_saves_a_run_ends_with_the_same_bits(yard, tmp_path, params, strategy, world):
-    given = settings(4, params=params, parallelism={"strategy": strategy}, checkpoint={"interval": {"steps": 3}})
+    given = settings(
+        4,
+        params={**params, "evalEvery": 4},
+        parallelism={"strategy": strategy},
+        checkpoint={"interval": {"steps": 3}},
+    )
     (tmp_path / "calm").mkdir()
     calm = Yard(yard.server, tmp_path / "calm")
     calm.train(given, world)

@@ -5,10 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from compiled_code import COMPILED_CODE, share_compiled_code
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from little_rl import SMALL, SNAKES, everything, session_of, settled
-from tests.support.trainers.compilers import COMPILED_CODE, needs_compiler
+from tests.support.trainers.compilers import needs_compiler
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.modes.bench import Measured
@@ -114,6 +115,7 @@ def assert_same_rollout(plain, compiled):
 @pytest.mark.parametrize("environment", [{"environment": "cartpole"}, SNAKES], ids=["cartpole", "snake"])
 def test_a_compiled_rollout_is_the_rollout(environment, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(COMPILED_CODE))
+    share_compiled_code()
     plain, compiled, again = compiled_and_plain(environment, torch.device("cpu"))
     assert_same_rollout(plain, compiled)
     assert torch.equal(compiled.advantage, again.advantage)

@@ -69,7 +69,7 @@ class Gang:
     logs: list[Path]
     server: "ForkServer"
 
-    def wait(self, seconds: float = 300) -> list[int]:
+    def wait(self, seconds: float = 900) -> list[int]:
         """Exit codes by rank (negative: signal); kills what is left at the deadline."""
         codes = self.server.ask({"wait": self.pids, "seconds": seconds})["codes"]
         if None in codes:
@@ -189,7 +189,7 @@ class Yard:
         """Exists once the newest round's worker that was to be held stands still."""
         return self.root / f"held-{self.rounds}"
 
-    def train(self, settings: dict[str, Any], world: int = 1, *, seconds: float = 300, **more: Any) -> None:
+    def train(self, settings: dict[str, Any], world: int = 1, *, seconds: float = 900, **more: Any) -> None:
         """Run a round that must end well within `seconds`."""
         gang = self.start(settings, world, **more)
         codes = gang.wait(seconds)
@@ -236,7 +236,7 @@ class Yard:
         return json.loads((self.run_dir / f"report.{rank}.json").read_text())
 
 
-def until(condition: Any, seconds: float = 180) -> Any:
+def until(condition: Any, seconds: float = 900) -> Any:
     """Wait for a truth, with a deadline."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

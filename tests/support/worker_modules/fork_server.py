@@ -22,15 +22,18 @@ import forecasts  # noqa: F401 - imported for the children
 import little_lm  # noqa: F401 - imported for the children
 import saves  # noqa: F401 - imported for the children
 import torch
+from compiled_code import share_compiled_code
 from hold_points import hold_at
 
 from torchyard_trainers.core.command import main
-from torchyard_trainers.preload import WITH_TRANSFORMERS, import_compiler, import_workload
+from torchyard_trainers.preload import import_compiler, import_workload
+from torchyard_trainers.registry import WITH_TRANSFORMERS
 
 codes: dict[int, int] = {}
 for workload in WITH_TRANSFORMERS:
     import_workload(workload)
 import_compiler()
+share_compiled_code()
 gc.collect()
 gc.freeze()  # a collection in a child would otherwise write to, and so copy, every shared page
 

@@ -16,7 +16,7 @@ from torchyard_trainers.core.command import main
 def train(sizes: dict[str, int] | None, victim: int, number: int, place_file: str) -> int:
     """Train what the config names, or the little model of `sizes`, but rank `victim` dies of its `number`th call.
 
-    It is a call of a function of ours, on any thread.
+    It is a call of a function of ours, on any thread. If the victim is no rank, nothing is counted.
 
     It writes to `place_file` where that was. With number 0 it lives, and leaves how many calls there were.
     """

@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -133,8 +134,10 @@ if __name__ == "__main__":
         codes = [forked(compare, tied=tied) for tied in (True, False)]
         expected = [0, 0]
     else:
-        codes = [
-            forked(train, Path(folder), dies_in) for folder, dies_in in (("whole", 0), ("killed", 18), ("killed", 0))
-        ]
+        whole, killed = Path("whole"), Path("killed")
+        codes = [forked(train, whole, dies_in=0)]
+        last = "checkpoints/step-00000040"
+        shutil.copytree(whole / last, killed / last)  # as if it had been killed before: the steps until then are equal
+        codes += [forked(train, killed, dies_in=each) for each in (3, 0)]
         expected = [0, -signal.SIGKILL, 0]
     assert codes == expected, codes
