@@ -37,7 +37,7 @@ class Sweeps(Objects[TrainingSweep, InvalidSweep]):
     def __init__(self, *, changed: Callable[[Key], None]) -> None:
         super().__init__(SWEEPS, parse_sweep, TrainingSweep, changed=changed, invalid=lambda sweep: changed(sweep.key))
 
-    async def _ask(self, api: Api, key: Key, uid: str) -> None:
+    async def _read_one(self, api: Api, key: Key, uid: str) -> None:
         """Read the sweep as a list of one: the operator has no right to `get` it, and needs none."""
         namespace, name = key
         path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{SWEEPS}"
