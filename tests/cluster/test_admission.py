@@ -349,7 +349,7 @@ async def test_parameters_of_more_than_64_kib_are_not_stored(cluster):
         {"deep": [{"deeper": [[1] * 64] * 8}] * 128},
     ):
         refused = await submit(large)
-        assert "spec.trainer.params must be at most 64 KiB as JSON: put what is large into a file" in refused, refused
+        assert "spec.trainer.params must be at most 64 KiB as JSON: put large data into a file" in refused, refused
 
 
 async def test_a_stolen_token_of_the_operator_makes_pods_of_jobs_and_nothing_else(cluster):

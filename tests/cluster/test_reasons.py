@@ -206,7 +206,8 @@ async def test_agents_that_cannot_reach_the_operator_are_named(jobs):
     await jobs.submit("mute", command=SLEEPS, nodes=1)
     status = await jobs.until("mute", lambda now: now.get("reason") == "AgentSilent")
     assert status["state"] == "Starting"
-    assert "do not reach the operator (mute-0-0); check network policies and DNS" in status["message"]
+    pod, _ = await jobs.member("mute", 0)
+    assert f"do not reach the operator ({pod}); check network policies and DNS" in status["message"]
     assert status.get("round", 0) == 0
 
 
