@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from multiprocessing import process
+from multiprocessing import active_children, process
 
 import counted_lm
 import pytest
@@ -124,6 +124,25 @@ def test_data_that_cannot_be_read_end_the_job_with_the_error_of_their_source(wor
             list(loader.step(1, None))
         with pytest.raises(DataError, match=r"^samples \[21\] cannot be read: IndexError"):
             list(loader.step(2, None))
+
+
+def test_what_cannot_be_sent_from_a_reading_process_ends_the_job_with_an_error_and_not_with_a_wait_for_ever():
+    class Lazy(counted_lm.Documents):
+        def read(self, ids):
+            return {"text": torch.tensor(ids), "more": (each for each in ids)}
+
+    class Exhausted(counted_lm.Documents):
+        def read(self, ids):
+            tempfile.tempdir = "/proc/absent"  # where the process would make the socket of its tensors
+            process.current_process()._config.pop("tempdir", None)
+            return torch.tensor(ids)
+
+    lazy, exhausted = (Loader(source(99), batches, 9, CPU, workers=1, wait=DataWait()) for source in (Lazy, Exhausted))
+    with lazy, pytest.raises(DataError, match="cannot be sent to the trainer: TypeError: cannot pickle 'generator'"):
+        list(lazy.step(1, None))
+    with exhausted, pytest.raises(FileNotFoundError, match="/proc/absent"):
+        list(exhausted.step(1, None))
+    assert not active_children(), "processes that end by no signal would keep this one from ending"
 
 
 def given(steps, *, rollout=1, **sections):

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map, tree_map_only
 from torch.utils.data import DataLoader, Dataset, get_worker_info
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from torchyard_trainers.core.data.sockets import use_short_paths
 from torchyard_trainers.core.data.source import Source
@@ -51,7 +53,7 @@ def on_device(data: Any, device: torch.device) -> Any:
 class Loader:
     """The data of a rank's micro-batches, step after step; the end of its context ends the worker processes.
 
-    Workers are forked, which takes no time and needs nothing to be pickled; they use no GPU.
+    Workers are forked, which takes no time and needs no source that can be serialized; they use no GPU.
 
     Args:
         source: of the samples; None: `step` returns None.
@@ -103,6 +105,8 @@ class Loader:
     def _one(self) -> Any:
         with self._wait:
             data = next(self._found)
+            if isinstance(data, _Sent):
+                data = data.received()
         if isinstance(data, _Failed):
             self._next = None  # the rest of this step is not read any more
             raise data.error
@@ -112,7 +116,13 @@ class Loader:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._found, self._next = iter(()), None
+        found, self._found, self._next = self._found, iter(()), None
+        # The traceback of an error may still hold the iterator. At the end of this process, `multiprocessing` would
+        # wait for its workers, which ignore the signal by which it ends them.
+        if isinstance(found, _MultiProcessingDataLoaderIter):
+            found._shutdown_workers()  # noqa: SLF001
+            for worker in found._workers:  # noqa: SLF001
+                worker.kill()
 
     def _loader(self, source: Source, order: Iterable[list[int]]) -> DataLoader[Any]:
         use_short_paths()
@@ -120,7 +130,7 @@ class Loader:
             _Samples(source),
             batch_sampler=order,  # type: ignore[arg-type]
             num_workers=self._workers,
-            collate_fn=_packed,
+            collate_fn=_ready,
             pin_memory=self._device.type == "cuda",
             worker_init_fn=_begin_worker,
             prefetch_factor=AHEAD if self._workers else None,
@@ -199,6 +209,44 @@ class _Packed:
         """Return the tensors, on a device."""
         memory = on_device(self._memory, device)
         return on_device(tree_map_only(_Part, lambda part: part.of(memory), self._data), device)
+
+
+class _Sent:
+    """What a worker process sends to the trainer.
+
+    `multiprocessing` would serialize it in a thread, and leave the trainer waiting for ever where that fails.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._bytes = bytes(ForkingPickler.dumps(data))
+
+    def received(self) -> Any:
+        """Return it in the trainer's process."""
+        return ForkingPickler.loads(self._bytes)  # of a process that this one forked
+
+    def pin_memory(self) -> Any:
+        """Return what was sent, in memory that a GPU reads while the CPU goes on; a thread of the loader calls this."""
+        data = self.received()
+        return data.pin_memory() if isinstance(data, _Packed) else data
+
+
+def _ready(data: Any) -> Any:
+    """Return what was read as the trainer takes it.
+
+    Raises:
+        OSError: a worker process has no file descriptor or shared memory left.
+    """
+    packed = _packed(data)
+    if get_worker_info() is None:
+        return packed
+    try:
+        return _Sent(packed)
+    except OSError:
+        raise
+    except Exception as error:  # noqa: BLE001 -- whatever the serialization of a user's objects raises
+        advice = "have the source return tensors, numbers and text, nested in tuples, lists and dicts"
+        cannot = f"what was read cannot be sent to the trainer: {type(error).__name__}: {error}: {advice}"
+        return _Sent(_Failed(DataError(cannot)))
 
 
 def _packed(data: Any) -> Any:
