@@ -121,7 +121,7 @@ async def test_a_controller_whose_disk_is_full_continues_and_catches_up(folder, 
     task = asyncio.create_task(run_job(folder, on_change=lambda _job, new: shown.extend(new), stop=stop, kill=kill))
     await until(lambda: [*folder.pods.glob("*/run/workers.json")], what="a worker runs")
     with full_disk() as refused:
-        by_hand = folder.job_file.read_text().replace("gracePeriod: 1s", "gracePeriod: 2s")
+        by_hand = folder.job_file.read_text().replace('"gracePeriod": "1s"', '"gracePeriod": "2s"')
         write_atomic(folder.job_file, by_hand.encode())
         await until(lambda: "job.yaml" in refused, what="the new generation cannot be written")
         stop.set()

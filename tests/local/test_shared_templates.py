@@ -49,7 +49,7 @@ CHANGES = {
     "limits": "resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))",
     "nice": "os.nice(1)",
     "affinity": "os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})",
-    "ignored signal": "signal.signal(signal.SIGHUP, signal.SIG_IGN)",
+    "ignored signal": "signal.signal(signal.SIGUSR2, signal.SIG_IGN)",
     "blocked signal": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])",
     "memory": "path = Path('/proc/self/oom_score_adj'); path.write_text(str(int(path.read_text()) + 1))",
 }
