@@ -241,7 +241,8 @@ def test_one_that_is_killed_with_a_request_in_its_hands_starts_nothing(pods):
     run, pod = pods.pod()
     request = template._framed({each: getattr(pod, each) for each in pod.__struct_fields__})
     with (run / "lock").open("wb") as lock, socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(begun._folder / "socket"))
+        with template._address(begun._folder) as address:
+            connection.connect(address)
         socket.send_fds(connection, [request], [lock.fileno(), lock.fileno()])
         assert b"accepted" in connection.recv(100)
         begun.process.kill(signal.SIGKILL)
