@@ -28,7 +28,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield ROOT / "docs/reference/trainingsweep.md", sweep_reference.reference_markdown()
     yield ROOT / "docs/reference/python-api.md", python_markdown()
     for name in BUILT_IN:
-        # In a process of its own, as the operator and the trainers never import each other.
+        # In a separate process, since the operator and the trainers never import each other.
         command = [sys.executable, "-m", "torchyard_trainers", "schema", name]
         schema = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         yield ROOT / f"operator/torchyard/api/params/{name}.json", schema

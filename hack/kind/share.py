@@ -11,7 +11,7 @@ from pathlib import Path
 from shell import run
 
 PROCESSES = 4
-"""As many as which the nodes count together, beside other processes of the same priority."""
+"""How many processes of the same priority all nodes together count as."""
 GROUPS = Path("/sys/fs/cgroup")
 
 
@@ -35,8 +35,8 @@ def set_share(container: str, processes: int = PROCESSES) -> None:
 def share_files(groups: str, container: str) -> list[tuple[str, int]]:
     """Return the file with the share of the group that a container's group is in, and what one process has (pure).
 
-    None where systemd manages the groups of containers: there they lie among those of services and sessions, each of
-    which has a share of its own.
+    Empty where systemd manages the groups of containers: there they lie among those of services and sessions, each with
+    its own share.
 
     Args:
         groups: text of /proc/PID/cgroup.

@@ -32,11 +32,8 @@ def document(*arguments: str, renamed: Mapping[str, str] | None = None) -> dict[
     Raises:
         TorchYardError: the trainers' error, or they are not installed here.
     """
-    command = own_python("-m", _PACKAGE, *arguments)
-    done = subprocess.run(command, capture_output=True, text=True, env=own_environment(os.environ), check=False)
-    if done.returncode:
-        raise refusal(done.stderr, done.returncode, renamed)
-    found: dict[str, Any] = json.loads(done.stdout)
+    output = _output(own_python("-m", _PACKAGE, *arguments), renamed, env=own_environment(os.environ))
+    found: dict[str, Any] = json.loads(output)
     return found
 
 
@@ -92,10 +89,15 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path(), renamed: Mappi
         cwd = folder / (job.spec.working_dir or "") if is_outside(job) else None
         if cwd is not None and not cwd.is_dir():
             raise TorchYardError(f"spec.workingDir: {cwd} is not a folder", "create it or correct the path")
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, check=False)
+        return _output(command, renamed, env=environment, cwd=cwd)
+
+
+def _output(command: list[str], renamed: Mapping[str, str] | None, **settings: Any) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **settings)
     if done.returncode:
         raise refusal(done.stderr, done.returncode, renamed)
-    return done.stdout
+    output: str = done.stdout
+    return output
 
 
 def fault(job: TrainingJob, file: str) -> Problem | None:

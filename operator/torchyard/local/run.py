@@ -255,7 +255,7 @@ def write_job(folder: RunFolder, job: TrainingJob) -> None:
 def encode_object(document: dict[str, Any]) -> bytes:
     """Return the content of `job.yaml` or `sweep.yaml`.
 
-    It is JSON: importing a YAML parser takes longer than `torchyard ps` needs for all the rest of its own work.
+    It is JSON, since importing a YAML parser takes longer than everything else that `torchyard ps` does.
     """
     return json.dumps(document, indent=2, ensure_ascii=False).encode() + b"\n"
 

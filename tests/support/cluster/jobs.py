@@ -25,15 +25,9 @@ for step in range(1, {steps} + 1):
     report(step=step, total_steps={steps})
     time.sleep({seconds})
 """
-
-
 # With cgroup v1 and systemd, runc freezes a container before it starts, and gives up if a process of it does not run
 # for 0.2 s. The operator replaces the pod, free of charge.
 UNFROZEN = "unable to freeze"
-
-
-def _busy(attempt: dict[str, Any]) -> bool:
-    return UNFROZEN in attempt.get("cause", {}).get("exception", "")
 
 
 def counts(steps: int, seconds: float) -> list[str]:
@@ -131,3 +125,7 @@ class Jobs:
             await self.api.request("DELETE", f"{self.core}/pods/{name}", body=body)
         except NotFound:
             return
+
+
+def _busy(attempt: dict[str, Any]) -> bool:
+    return UNFROZEN in attempt.get("cause", {}).get("exception", "")

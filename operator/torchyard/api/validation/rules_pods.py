@@ -208,7 +208,7 @@ PLACEMENT: tuple[Rule, ...] = (
         scope="",
         field="volumes",
         what="two volumes have the same mountPath",
-        fix="mount each in a folder of its own",
+        fix="mount each at a different path",
         holds=_mounts_differ,
         cel="self.all(one, self.exists_one(other, other.mountPath == one.mountPath))",
         on_field=True,

@@ -246,8 +246,8 @@ def affinity(job: TrainingJob, avoid: Iterable[str] = ()) -> Manifest:
 def tolerations(spec: TrainingJobSpec, site: Site) -> list[Manifest]:
     """Return how long a pod tolerates a lost node, and the tolerations of the job.
 
-    Of several tolerations of a taint, Kubernetes uses the first. One that matches every taint would keep
-    pods on a lost node forever, so only a toleration that names the taint replaces ours.
+    Of several tolerations of a taint, Kubernetes uses the first. One that matches every taint would keep pods on a lost
+    node forever, so only a toleration that names the taint replaces ours.
     """
     named = {each.key for each in spec.scheduling.tolerations if each.effect in {"", "NoExecute"}}
     found = [

@@ -53,7 +53,7 @@ def on_device(data: Any, device: torch.device) -> Any:
 class Loader:
     """The data of a rank's micro-batches, step after step; the end of its context ends the worker processes.
 
-    Workers are forked, which takes no time and needs no source that can be serialized; they use no GPU.
+    Workers are forked, which takes no time and works with any source; they use no GPU.
 
     Args:
         source: of the samples; None: `step` returns None.
@@ -214,7 +214,7 @@ class _Packed:
 class _Sent:
     """What a worker process sends to the trainer.
 
-    `multiprocessing` would serialize it in a thread, and leave the trainer waiting for ever where that fails.
+    `multiprocessing` would serialize it in a thread, and leave the trainer waiting forever if that fails.
     """
 
     def __init__(self, data: Any) -> None:
@@ -244,8 +244,8 @@ def _ready(data: Any) -> Any:
     except OSError:
         raise
     except Exception as error:  # noqa: BLE001 -- whatever the serialization of a user's objects raises
-        advice = "have the source return tensors, numbers and text, nested in tuples, lists and dicts"
-        cannot = f"what was read cannot be sent to the trainer: {type(error).__name__}: {error}: {advice}"
+        fix = "return tensors, numbers and text from the source, nested in tuples, lists and dicts"
+        cannot = f"what was read cannot be sent to the trainer: {type(error).__name__}: {error}; {fix}"
         return _Sent(_Failed(DataError(cannot)))
 
 
