@@ -88,6 +88,34 @@ def test_shapes_beyond_the_number_of_kept_graphs_are_computed_correctly(device):
         assert graphed(numbers).tolist() == [2.0] * size
 
 
+def test_what_fits_into_memory_only_without_a_graph_is_computed_without_one(device, capsys, monkeypatch):
+    graphed = Graphed(lambda numbers: numbers * 2, wanted=True)
+    graphed(torch.ones(1, device=device))
+    capture, tries = graphs._capture, []
+
+    def capture_with_little_memory(act, inputs):
+        def act_too_large(*given):
+            if device.type == "cpu" or torch.cuda.is_current_stream_capturing():
+                tries.append(given)
+                run_out_of_memory(device)
+            return act(*given)
+
+        return capture(act_too_large, inputs)
+
+    monkeypatch.setattr(graphs, "_capture", capture_with_little_memory)
+    for size in (2, 3, 1, 2):
+        assert graphed(torch.ones(size, device=device)).tolist() == [2.0] * size
+    assert len(tries) == 1
+    assert capsys.readouterr().out.count("no GPU memory is left for a CUDA graph") == 1
+
+
+def run_out_of_memory(device):
+    """Run out of GPU memory, on a CPU as PyTorch would say it."""
+    if device.type == "cpu":
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    torch.empty(2**50, dtype=torch.uint8, device=device)
+
+
 def test_a_graphed_loss_has_the_gradient_of_the_loss_however_it_is_scaled_and_added_up(device):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1)).to(device)
@@ -152,6 +180,7 @@ SEES = (
     seeing,
     {"environments": 6, "horizon": 8, "evalEpisodes": 3, "rolloutBatch": 4, "head": "mlp"},
 )
+ADAPTED = (*SEES[:2], {**SEES[2], "loraRank": 4})  # of which also the loss is a graph
 SHARED = (
     Cvrp,
     routing,
@@ -162,7 +191,7 @@ ROLLOUT = Cvrp, routing, {**SHARED[2], "baseline": "rollout", "baselineEvery": 3
 
 @pytest.mark.parametrize("micro_batch", [None, 3], ids=["whole", "accumulated"])
 @pytest.mark.parametrize(
-    "workload", [CARTS, SNAKES, SEES, SHARED, ROLLOUT], ids=["carts", "snakes", "sees", "shared", "rollout"]
+    "workload", [CARTS, SNAKES, ADAPTED, SHARED, ROLLOUT], ids=["carts", "snakes", "adapted", "shared", "rollout"]
 )
 def test_training_with_cuda_graphs_learns_what_training_without_them_learns(workload, micro_batch, device):
     plain, replayed = (trained(workload, micro_batch, device, plain=plain) for plain in (True, False))

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from torchyard_trainers.core.flag import Flag
+from torchyard_trainers.core.metrics.curves import say
 
 WARM_UP_RUNS = 3
 MOST_RECORDINGS = 6  # of one function; each keeps the memory of its shapes
@@ -39,6 +40,7 @@ class _Recorder:
     def __init__(self, act: Callable[..., Any]) -> None:
         self._act = act
         self._recordings: dict[Hashable, _Recording] = {}
+        self._most = MOST_RECORDINGS
 
     def run(self, inputs: tuple[Any, ...]) -> Any:
         """Replay the graph of this input shape, recording it first if needed; return None if no more graphs fit."""
@@ -46,10 +48,16 @@ class _Recorder:
         form = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves)
         key = form, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
         if key not in self._recordings:
-            if len(self._recordings) == MOST_RECORDINGS:
+            if len(self._recordings) >= self._most:
                 return None
-            own = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            graph, found = _capture(self._act, tree_unflatten(own, layout))
+            try:
+                own = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+                graph, found = _capture(self._act, tree_unflatten(own, layout))
+            except torch.OutOfMemoryError:
+                # A graph keeps its memory; without one, the same work may fit into what other work has left.
+                self._most = len(self._recordings)
+                say("no GPU memory is left for a CUDA graph, so this work is launched kernel by kernel, which is slower")
+                return None
             self._recordings[key] = _Recording(graph, _tensors(own), found)
         return self._recordings[key].replay(_tensors(leaves))
 

@@ -11,6 +11,7 @@ from torchyard_trainers.core.kv_cache import KeysAndValues, hand_out_layers, rea
 from torchyard_trainers.core.model_config import build_of, one_line, read_config_json
 from torchyard_trainers.vla.flow import integrate
 from torchyard_trainers.vla.observation import Observation
+from torchyard_trainers.vla.paligemma import FlowPolicy, TokenPolicy, both_ways
 
 
 def _geometry(
@@ -202,7 +203,7 @@ class Policy(nn.Module):
             inputs_embeds=embeds,
             attention_mask=mask,
             position_ids=length if mask is None else mask.cumsum(-1) - 1,
-            token_type_ids=torch.zeros_like(embeds)[:, :, 0],
+            **both_ways(mask, embeds),
             past_key_values=cache,
             use_cache=True,
         )
@@ -267,8 +268,6 @@ def build_policy(config: Any, *, state: int = 0, action: int = 0, horizon: int =
         ConfigError: sizes in the config contradict each other.
     """
     from transformers import PaliGemmaForConditionalGeneration, PI0ForConditionalGeneration
-
-    from torchyard_trainers.vla.paligemma import FlowPolicy, TokenPolicy
 
     kind: Any = PI0ForConditionalGeneration if config.model_type == "pi0" else PaliGemmaForConditionalGeneration
 

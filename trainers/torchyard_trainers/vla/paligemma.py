@@ -42,6 +42,16 @@ class Prefix(NamedTuple):
         return self.mask.cumsum(-1)
 
 
+def both_ways(mask: Tensor | None, embeds: Tensor) -> dict[str, Any]:
+    """Return the arguments with which the tokens [m, T] of a PaliGemma attend to each other in both directions.
+
+    Without padding no mask is needed, and attention without one is several times as fast on a GPU.
+    """
+    if mask is None:
+        return {"is_causal": False}
+    return {"token_type_ids": torch.zeros(embeds.shape[:2], dtype=torch.int64, device=embeds.device)}
+
+
 class _Policy(nn.Module):
     """A PaliGemma whose prefix is images of all cameras and an instruction."""
 
@@ -85,12 +95,12 @@ class _Policy(nn.Module):
 
     def _read(self, prefix: Prefix) -> Tensor:
         """Return the last hidden states, [m, T, h]; all tokens attend to each other in both directions."""
-        mask, shape = prefix.mask, prefix.embeds.shape[:2]
+        mask = prefix.mask
         found: Tensor = self.vlm.model(
             inputs_embeds=prefix.embeds,
             attention_mask=mask.long() if mask is not None else None,
             position_ids=prefix.positions,
-            token_type_ids=torch.zeros(shape, dtype=torch.int64, device=prefix.embeds.device),
+            **both_ways(mask, prefix.embeds),
             use_cache=False,
         ).last_hidden_state
         return found

@@ -7,7 +7,7 @@ at some of the time steps of a rollout: a rank needs the rollouts of its own env
 import math
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ from torchyard_trainers.core.adapters import add_lora
 from torchyard_trainers.core.checkpoints.checkpoint import GEOMETRY, PROMPT
 from torchyard_trainers.core.evaluation import wilson
 from torchyard_trainers.core.geometry import digest_of, geometry_of
+from torchyard_trainers.core.graphs import GraphedLoss
 from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.rl.evaluation import Evaluator
-from torchyard_trainers.rl.ppo import losses
+from torchyard_trainers.rl.ppo import Minibatch, losses
 from torchyard_trainers.rl.rollout import metrics_of
 from torchyard_trainers.vlm import report
 from torchyard_trainers.vlm.cloning import clone_loss, demonstrations
@@ -98,6 +99,7 @@ class VisionLanguagePolicy(Workload):
         self._tokens = len(self.prompt.before) + side**2 + len(self.prompt.after)  # of image and prompt
         self.player = Player(settings, self.environment)
         self._episodes = torch.zeros((), dtype=torch.int64)
+        self._learn: Callable[..., tuple[Tensor, Mapping[str, Any]]] | None = None
         self._clock = 0.0
         self._paces: list[float] = []  # environment steps per second of each rollout after the first
 
@@ -151,20 +153,41 @@ class VisionLanguagePolicy(Workload):
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         """Return PPO's loss on a minibatch of the rollout; in the first `cloneSteps` that of cloning the expert."""
         settings = self.settings
-        shares = session.parallel.strategy not in SHARDED
         own = batch.step - settings.clone_steps
         if own < 0:
             with session.data_wait:
                 state, action = demonstrations(self.environment, settings, batch.ids)
                 images = self.environment.observe(state).reshape(-1, 3, settings.image_size, settings.image_size)
-            return clone_loss(session.parallel.forward(images, shares=shares), action, batch.weights)
+            answer = session.parallel.forward(images, shares=session.parallel.strategy not in SHARDED)
+            return clone_loss(answer, action, batch.weights)
         with session.data_wait:
             environments = batch.ids % settings.environments
             inputs, minibatch = self.player.minibatch(session, environments, own % settings.steps_per_rollout)
-        answer = session.parallel.forward(**inputs, shares=shares)
-        shape = minibatch.action.shape
-        logits, value = answer.logits.view(*shape, -1), answer.value.view(shape)
-        return losses(logits, value, minibatch, batch.weights, settings)
+        if self._learn is None:
+            self._learn = self._learner(session)
+        return LossOutput(*self._learn(inputs, minibatch, batch.weights))
+
+    def _learner(
+        self, session: Session
+    ) -> Callable[[dict[str, Any], Minibatch, Tensor], tuple[Tensor, Mapping[str, Tensor]]]:
+        """Return the function that computes PPO's loss; compiled, that of adapters is a CUDA graph in one process.
+
+        The gradients of a graph exist twice, which would be too much for all weights.
+        """
+        settings, model = self.settings, session.parallel.forward
+        shares = session.parallel.strategy not in SHARDED
+        alone = session.parallel.strategy == "single" and session.precision.name != "fp16"
+
+        def learn(inputs: dict[str, Any], minibatch: Minibatch, weights: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
+            answer = model(**inputs, shares=shares)
+            shape = minibatch.action.shape
+            logits, value = answer.logits.view(*shape, -1), answer.value.view(shape)
+            found = losses(logits, value, minibatch, weights, settings)
+            return found.loss, found.statistics
+
+        if settings.compile and alone and settings.lora_rank is not None and session.parallel.module.sees_alike:
+            return GraphedLoss(learn, list(session.parallel.module.parameters()))
+        return learn
 
     def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
         """Report the rollout's metrics after its last minibatch; evaluate when due."""
