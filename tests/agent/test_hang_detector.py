@@ -118,7 +118,7 @@ def test_an_unusually_long_pause_is_reported_without_a_limit(phase, slowest, lim
 
 @pytest.mark.e2e
 def test_a_rank_that_hangs_is_named_and_the_next_round_trains(pod, script):
-    node = pod("torchrun", script(hanging_program.PROGRAM), TORCHYARD_STALL_SECONDS="20")  # on a busy machine, a step may take seconds
+    node = pod("torchrun", script(hanging_program.PROGRAM), TORCHYARD_STALL_SECONDS="20")  # steps may take seconds
     node.ready()
     node.run(1, procs=2)
     ended = node.ended()

@@ -56,7 +56,7 @@ class _Recorder:
             except torch.OutOfMemoryError:
                 # A graph keeps its memory; without one, the same work may fit into what other work has left.
                 self._most = len(self._recordings)
-                say("no GPU memory is left for a CUDA graph, so this work is launched kernel by kernel, which is slower")
+                say("no GPU memory is left for a CUDA graph: this work is launched kernel by kernel, which is slower")
                 return None
             self._recordings[key] = _Recording(graph, _tensors(own), found)
         return self._recordings[key].replay(_tensors(leaves))
