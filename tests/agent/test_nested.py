@@ -152,7 +152,7 @@ def test_steps_and_the_exception_of_a_program_that_a_driver_starts(pod, script):
     one = pod(sys.executable, script(DRIVER.format(program=str(program)), "driver.py"))
     one.ready()
     one.run()
-    ended = one.ended(seconds=150)
+    ended = one.ended()
     assert (ended["failure"]["exception"], ended["failure"]["message"]) == ("ArithmeticError", "of the program")
     report = one.intake.state(one.name)["reports"][0]
     assert (report["step"], report["roundSteps"], report["fromStart"]) == (5, 5, True)

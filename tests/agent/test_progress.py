@@ -246,7 +246,7 @@ arguments = TrainingArguments(output_dir="out", max_steps=30, logging_steps=1, u
 Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Data()).train()
 """
     node.run(program=script(program))
-    assert node.ended(seconds=60)["code"] == 0
+    assert node.ended()["code"] == 0
     report = last(node)
     assert (report["step"], report["totalSteps"]) == (30, 30)
     assert report["metrics"]["loss"] > 0
