@@ -5,6 +5,7 @@ line of the watch of pods, an object of the watch of jobs, or news of an agent; 
 """
 
 import asyncio
+import contextlib
 import itertools
 import re
 import statistics
@@ -86,8 +87,8 @@ class Fleet:
         self.agents = Memory()
         self.server = Server(self.agents)
         self.now, self.looks = START + 1, 0
-        self.jobs = Jobs(changed=self._changed)
-        self.cluster = KubeCluster(self.server, self.jobs, SITE, changed=self._changed, clock=self._clock)
+        self.jobs = Jobs()
+        self.cluster = KubeCluster(self.server, self.jobs, SITE, clock=self._clock)
         self.controller = Controller(
             self.cluster,
             self.agents,
@@ -95,6 +96,8 @@ class Fleet:
             settings=Settings(workers=64, in_flight=512, resync=3600.0),
             observe=self._looked,
         )
+        self._handlers = contextlib.ExitStack()
+        self._handlers.enter_context(self.jobs.subscribed(self.controller.enqueue))
         self._wanted, self._enough, self._moments = 0, asyncio.Event(), itertools.count(1)
         self._count = jobs
 
@@ -166,9 +169,6 @@ class Fleet:
 
     def _turns(self) -> list[tuple[int, TrainingJob]]:
         return list(enumerate(itertools.islice(itertools.cycle(list(self.jobs)), EVENTS)))
-
-    def _changed(self, key: tuple[str, str], after: float = 0.0) -> None:
-        self.controller.enqueue(key, after)
 
     def _looked(self, result: str, _seconds: float) -> None:
         assert result == "done", result

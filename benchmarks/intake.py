@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -35,7 +36,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 async def serve(folder: Path, port: int, server: str) -> None:
     from torchyard.agents.auth.signatures import Signatures
-    from torchyard.agents.auth.tokens import Member, Tokens
+    from torchyard.agents.auth.tokens import Tokens
     from torchyard.agents.http.admission import Limits
     from torchyard.agents.http.tls import server_context
     from torchyard.agents.registry import AgentRegistry
@@ -54,7 +55,7 @@ async def serve(folder: Path, port: int, server: str) -> None:
     async def review(_token: str, _audience: str) -> bytes:
         raise Unavailable("no token of the benchmark is in doubt")
 
-    member = Member(namespace="bench", account="default")
+    member = SimpleNamespace(namespace="bench", account="default")
     tokens = Tokens(review, lambda _uid: member, vouch=Signatures(get).vouch)
     registry = AgentRegistry(time.time, interval=10.0, on_news=lambda _uid: None)
     loop = asyncio.get_running_loop()

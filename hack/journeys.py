@@ -51,7 +51,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # Files that we want a reader to cross at most, and the files that are crossed now: a journey never gets longer. Every
 # called function counts, also those that only help (formatting, back-off, metrics).
 GOALS = {"job event to pod": 25, "sync to status": 20, "torchyard status": 12}
-LIMITS = {"job event to pod": 33, "sync to status": 32, "torchyard status": 12}
+LIMITS = {"job event to pod": 31, "sync to status": 30, "torchyard status": 12}
 # What an operator does beside a journey, in its own time, is not in each of several runs.
 RUNS, MOST_RUNS = 3, 12
 STEP = 3
@@ -134,8 +134,8 @@ async def governing(folder: Path, url: str) -> AsyncIterator[tuple[Operator, str
     (folder / "ca.crt").write_text("certificate")
     async with connected() as api:
         operator = Operator(api, Options(tls_dir=folder, leader_election=False, pod_namespace="system"))
-        operator._synced.set()
-        app = server.application(operator.registry, operator._tokens.authenticate, serving=operator._serving)
+        operator.jobs.synced.set()
+        app = server.application(operator.registry, operator._tokens.authenticate, serving=operator.cluster.serving)
         async with server.Intake(app) as intake:
             term = asyncio.create_task(operator._govern())
             await until(lambda: operator._controller is not None)

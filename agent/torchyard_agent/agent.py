@@ -177,7 +177,7 @@ class Agent:
         """Make the next move; the exit code when it is to leave."""
         command, self.obeyed = self.sync.pending_command()
         if self.sync.superseded and self.leaving is None:
-            logger.warning("another instance of this pod is newer: leaving")
+            logger.warning("a newer agent of this pod has connected; exiting")
             self.leaving = ExitCode.TERMINATED
             if self.workers.round is not None:
                 self.workers.stop(now)

@@ -28,4 +28,4 @@ def write(path: Path, code: int, ended: Optional[Dict[str, Any]]) -> None:
     try:
         path.write_text(text(code, ended), encoding="utf-8")
     except OSError as error:
-        logger.warning("termination log: %s", error)
+        logger.warning("the termination log cannot be written: %s", error)

@@ -142,7 +142,7 @@ def test_a_pair_that_does_not_fit_is_reported_and_the_one_before_it_stays(folder
         async with listening(folder) as intake:
             issue(authority, folder, key_of=authority.issue_cert("other"))
             async with asyncio.timeout(DEADLINE):
-                while "The certificate in use stays." not in caplog.text:  # noqa: ASYNC110 - logged by another task
+                while "The current certificate remains in use." not in caplog.text:  # noqa: ASYNC110 - logged by another task
                     await asyncio.sleep(0.01)
             assert await call(intake, trusting(authority)) == 200
             successor = trustme.CA()

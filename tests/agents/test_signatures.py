@@ -3,13 +3,14 @@
 import asyncio
 import json
 import time
+from types import SimpleNamespace
 
 import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from torchyard.agents.auth.signatures import AGAIN_SECONDS, ISSUER_PATH, KEYS_PATH, KEYS_SECONDS, Signatures
-from torchyard.agents.auth.tokens import AUDIENCE, Identity, Member, Tokens
+from torchyard.agents.auth.tokens import AUDIENCE, Identity, Tokens
 from torchyard.reconcile.ports import Unavailable
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
@@ -151,7 +152,11 @@ class Judge:
     """Tokens, judged by signatures first, with an API server that counts its reviews and refuses every one."""
 
     def __init__(self, server) -> None:
-        self.now, self.jobs, self.reviews = time.time(), {"pod-uid": Member(namespace="team", account="default")}, 0
+        self.now, self.jobs, self.reviews = (
+            time.time(),
+            {"pod-uid": SimpleNamespace(namespace="team", account="default")},
+            0,
+        )
         self.tokens = Tokens(self._review, self.jobs.get, vouch=server.signatures.vouch, clock=lambda: self.now)
 
     async def _review(self, _text, _audience):
@@ -173,7 +178,7 @@ async def test_a_vouched_token_of_a_pod_that_is_gone_or_of_another_namespace_is_
     judge = Judge(server)
     good = token()
     assert await judge.tokens.authenticate(good) == "pod-uid"
-    judge.jobs["pod-uid"] = ("elsewhere", "job")
+    judge.jobs["pod-uid"] = SimpleNamespace(namespace="elsewhere", account="default")
     assert await judge.tokens.authenticate(good) is None
     del judge.jobs["pod-uid"]
     assert await judge.tokens.authenticate(good) is None

@@ -3,13 +3,14 @@
 import asyncio
 import base64
 import json
+from types import SimpleNamespace
 
 import pytest
 
-from torchyard.agents.auth.tokens import AUDIENCE, MAX_BAD, Member, Tokens, review_document, reviewed
+from torchyard.agents.auth.tokens import AUDIENCE, MAX_BAD, Tokens, review_document, reviewed
 
 POD, OTHER_POD, STRANGER = "pod-uid", "other-pod-uid", "stranger-uid"
-MEMBER = Member(namespace="team", account="default")
+MEMBER = SimpleNamespace(namespace="team", account="default")
 JOBS = {POD: MEMBER, OTHER_POD: MEMBER}
 
 

@@ -3,13 +3,14 @@
 import contextlib
 import json
 import ssl
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
 from tests.support.cluster.namespaces import delete_namespace, make_namespace
 from tests.support.cluster.operators import until
 
-from torchyard.agents.auth.tokens import AUDIENCE, REVIEW_PATH, Member, Tokens, review_document
+from torchyard.agents.auth.tokens import AUDIENCE, REVIEW_PATH, Tokens, review_document
 from torchyard.kubernetes.client.errors import NotFound
 
 JOB = {
@@ -169,9 +170,9 @@ async def test_the_api_server_names_the_pod_in_its_review(api, namespace, bystan
     async def review(text, audience):
         return await api.request("POST", REVIEW_PATH, body=review_document(text, audience))
 
-    tokens = Tokens(review, lambda _uid: Member(namespace=namespace, account="default"))
+    tokens = Tokens(review, lambda _uid: SimpleNamespace(namespace=namespace, account="default"))
     assert await tokens.authenticate(await sign(bystander)) == bystander["metadata"]["uid"]
-    elsewhere = Tokens(review, lambda _uid: Member(namespace="elsewhere", account="default"))
+    elsewhere = Tokens(review, lambda _uid: SimpleNamespace(namespace="elsewhere", account="default"))
     assert await elsewhere.authenticate(await sign(bystander)) is None
     assert await tokens.authenticate(await sign(bystander, "other")) is None
     assert tokens.counters.reviews == 1, "a token for another audience is not even sent to the API server"

@@ -8,6 +8,7 @@ from aiohttp import web
 from tests.support.kubernetes.api_server import refused, talking, until
 
 from torchyard.kubernetes.client import api as client
+from torchyard.kubernetes.client.api import Fence
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Fenced, Gone, NotFound, Rejected
 from torchyard.kubernetes.client.write_budget import Budget
 from torchyard.reconcile import ports
@@ -238,10 +239,6 @@ async def test_a_watch_that_is_refused_names_the_cause(talk):
 # The fence.
 
 
-def fenced() -> None:
-    raise Fenced("not the leader")
-
-
 async def test_behind_a_closed_fence_nothing_is_written_but_reading_continues(talk):
     verbs = []
 
@@ -250,7 +247,7 @@ async def test_behind_a_closed_fence_nothing_is_written_but_reading_continues(ta
         return web.json_response({})
 
     async with talk(answer) as api:
-        guarded = api.guarded(budget=None, fence=fenced)
+        guarded = api.guarded(budget=None, fence=Fence("one"))
         await guarded.request("GET", PODS)
         for verb in ("POST", "PUT", "PATCH", "DELETE"):
             with pytest.raises(Fenced):
@@ -266,14 +263,15 @@ async def test_a_fence_that_closes_while_a_connection_is_made_stops_the_write(ta
         arrived.append(await request.read())
         return web.json_response({})
 
-    def closes() -> None:
+    def clock() -> float:
         asked.append(True)
-        if len(asked) > 1:
-            raise Fenced("the lease ran out before")
+        return float(len(asked))
 
+    fence = Fence("one", clock=clock)
+    fence.until = 1.5
     async with talk(answer) as api:
-        with pytest.raises(Fenced, match="ran out before"):
-            await api.guarded(budget=None, fence=closes).request("POST", PODS, body={"kind": "Pod"})
+        with pytest.raises(Fenced, match="one does not hold the lease"):
+            await api.guarded(budget=None, fence=fence).request("POST", PODS, body={"kind": "Pod"})
         await api.request("GET", PODS)
     assert arrived == [b""], "only the GET may arrive"
     assert len(asked) == 2

@@ -51,9 +51,7 @@ class Server:
     async def cluster(self, folder, monkeypatch, peers=PEERS):
         site = Site(operator_url="https://x:1", ca_pem="x", agent_image="a", trainer_image="t", network_peers=peers)
         async with talking(folder, self.answer, monkeypatch) as api:
-            yield KubeCluster(
-                api, Jobs(changed=lambda _key: None), site, changed=lambda *_news: None, clock=lambda: self.now
-            )
+            yield KubeCluster(api, Jobs(), site, clock=lambda: self.now)
 
 
 async def create(cluster, document, *indexes):

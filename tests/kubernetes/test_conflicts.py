@@ -44,9 +44,9 @@ def cluster(tmp_path, monkeypatch):
             return web.json_response(there)
 
         async with talking(tmp_path, answer, monkeypatch) as api:
-            jobs = Jobs(changed=lambda _key: None)
+            jobs = Jobs()
             jobs.put(text(JOB))
-            one = KubeCluster(api, jobs, SITE, changed=lambda *_news: None)
+            one = KubeCluster(api, jobs, SITE)
             one.tracked.put("team", text(POD))
             one.deletions = deletions
             return await work(one, msgspec.convert(JOB, TrainingJob))

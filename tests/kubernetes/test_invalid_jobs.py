@@ -5,8 +5,9 @@ import json
 
 import pytest
 
-from torchyard.api.validation.parse import InvalidJob, parse_job
-from torchyard.kubernetes.cache.jobs import InvalidJobs
+from torchyard.api.validation.parse import InvalidJob
+from torchyard.kubernetes.cache.jobs import Jobs
+from torchyard.kubernetes.invalid_jobs import InvalidJobs
 
 NOW = 1795000000.0
 SPEC = {"trainer": {"name": "cvrp"}}
@@ -40,12 +41,12 @@ class Server:
 
 async def told(server, times=1):
     """Deliver its event, and another one for each write of ours."""
-    jobs = InvalidJobs(server, clock=lambda: NOW + server.writes)
-    running = asyncio.create_task(jobs.run())
+    jobs = Jobs()
+    running = asyncio.create_task(InvalidJobs(server, jobs, clock=lambda: NOW + server.writes).run())
     for _ in range(times):
-        job = parse_job(server.document)
-        assert isinstance(job, InvalidJob)
-        jobs.see(job)
+        jobs.record("MODIFIED", server.document)
+        (key,) = jobs.keys()
+        assert isinstance(jobs.find(key), InvalidJob)
         for _ in range(20):
             await asyncio.sleep(0)
     running.cancel()
@@ -79,3 +80,14 @@ async def test_a_spec_that_breaks_a_rule_gets_every_condition_and_one_event():
     assert server.writes == 1
     assert (status["state"], status["reason"], len(status["conditions"])) == ("Pending", "InvalidSpec", 12)
     assert status["message"].count("spec.args") == 1
+
+
+async def test_an_object_that_is_gone_is_forgotten():
+    server, jobs = Server(spec=SPEC), Jobs()
+    for kind in ("ADDED", "DELETED"):
+        jobs.record(kind, server.document)
+    running = asyncio.create_task(InvalidJobs(server, jobs).run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    running.cancel()
+    assert server.writes == 0

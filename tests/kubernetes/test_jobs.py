@@ -35,9 +35,11 @@ def invalid():
 
 @pytest.fixture
 def jobs(invalid):
-    known = Jobs(changed=lambda _key: None, invalid=invalid.append)
-    known.record("ADDED", document(1))
-    return known
+    known = Jobs()
+
+    with known.subscribed(lambda key, _after: invalid.append(known.find(key)), invalid=True):
+        known.record("ADDED", document(1))
+        yield known
 
 
 def test_a_field_that_a_newer_crd_adds_on_reading_takes_no_job_from_its_training(jobs, invalid):
@@ -119,7 +121,7 @@ async def test_a_new_operator_does_not_begin_with_a_deleted_job_for_one_of_its_n
 
 
 async def test_a_sweep_that_the_watch_missed_is_read_without_the_right_to_get_it(tmp_path, monkeypatch):
-    sweeps, asked = Sweeps(changed=lambda _key: None), []
+    sweeps, asked = Sweeps(), []
     there = [
         {
             "metadata": {"name": "tune", "namespace": "team", "uid": "one", "resourceVersion": "7"},

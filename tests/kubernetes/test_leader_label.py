@@ -6,7 +6,7 @@ from aiohttp import web
 from tests.support.kubernetes.api_server import talking, until
 
 from torchyard.kubernetes import election
-from torchyard.kubernetes.client.errors import Fenced
+from torchyard.kubernetes.client.api import Fence
 from torchyard.kubernetes.election import LABEL, LeaderLabel
 
 
@@ -21,11 +21,12 @@ async def test_who_leads_no_more_takes_its_label_off_and_sets_none(tmp_path, mon
         labels[request.path.rpartition("/")[2]] = (await request.json())["metadata"]["labels"][LABEL]
         return web.json_response({})
 
-    def fence():
+    def clock():
         checks.append(leads)
-        if not leads:
-            raise Fenced("one does not hold the lease")
+        return 0.0 if leads else 2.0
 
+    fence = Fence("one", clock=clock)
+    fence.until = 1.0
     async with talking(tmp_path, answer, monkeypatch) as api:
         label = LeaderLabel(api, namespace="torchyard", pod="one", fence=fence)
         moving = asyncio.create_task(label.move_here())

@@ -37,11 +37,11 @@ async def test_only_the_first_one_leads():
     await two.known()
     await asyncio.sleep(3600)
     assert one.leading
-    one.check()
+    one.fence.check()
     assert not two.leading
     assert two.holder == "one"
     with pytest.raises(Fenced, match="two does not hold the lease"):
-        two.check()
+        two.fence.check()
     await end(*tasks)
 
 
@@ -120,12 +120,12 @@ async def test_an_api_server_that_was_away_for_a_minute_leaves_the_leader_in_off
     away = True
     await one.lapsed()
     with pytest.raises(Fenced):
-        one.check()
+        one.fence.check()
     await asyncio.sleep(60)
     assert not one.leading
     away = False
     await one.acquired()
-    one.check()
+    one.fence.check()
     await end(task)
 
 
@@ -171,7 +171,7 @@ async def test_words_of_refusal_end_up_in_the_log_once(caplog):
     await asyncio.sleep(60)
     await end(task)
     assert [record.getMessage() for record in caplog.records] == [
-        "the lease cannot be read or renewed, trying again: GET /leases: 503 etcd is away"
+        "the lease cannot be read or renewed, retrying: GET /leases: 503 etcd is away"
     ]
 
 

@@ -46,12 +46,10 @@ def cluster(operator):
 
 
 def known(provenance, *jobs):
-    found = Jobs(changed=lambda _key: None)
+    found = Jobs()
     for job in jobs or (JOB, DECOY):
         found.put(text(job))
-    return KubeCluster(
-        None, found, SITE, changed=lambda *_news: None, provenance=provenance, clock=lambda: NOW, reporter="test"
-    )
+    return KubeCluster(None, found, SITE, provenance=provenance, clock=lambda: NOW, reporter="test")
 
 
 def is_ours(provenance, document):
@@ -238,9 +236,9 @@ async def test_the_signature_of_a_pod_just_created_is_spent_before_any_watch_sho
         return web.json_response({})
 
     async with talking(tmp_path, answer, monkeypatch) as api:
-        jobs = Jobs(changed=lambda _key: None)
+        jobs = Jobs()
         jobs.put(text(JOB))
-        one = KubeCluster(api, jobs, SITE, changed=lambda *_news: None, provenance=operator, clock=lambda: NOW)
+        one = KubeCluster(api, jobs, SITE, provenance=operator, clock=lambda: NOW)
         await one.create_pod(msgspec.convert(JOB, TrainingJob), FIRST)
     copied = {"annotations": bodies[0]["metadata"]["annotations"], "uid": "copy", "resourceVersion": "900"}
     assert not accepted(one, pod(metadata=copied, status=RUNNING))
@@ -255,9 +253,9 @@ async def creates(tmp_path, monkeypatch, provenance, there):
         return web.json_response(there)
 
     async with talking(tmp_path, answer, monkeypatch) as api:
-        jobs = Jobs(changed=lambda _key: None)
+        jobs = Jobs()
         jobs.put(text(JOB))
-        one = KubeCluster(api, jobs, SITE, changed=lambda *_news: None, provenance=provenance, clock=lambda: NOW)
+        one = KubeCluster(api, jobs, SITE, provenance=provenance, clock=lambda: NOW)
         await one.create_pod(msgspec.convert(JOB, TrainingJob), FIRST)
         return [each.uid for each in one.pods("job-uid")]
 

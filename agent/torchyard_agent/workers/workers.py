@@ -107,7 +107,7 @@ class Workers:
             if now >= run.save_deadline:
                 self.stop(now)
         if run.kill_deadline is not None and now >= run.kill_deadline:
-            logger.warning("round %d: killed what was left of the workers", run.number)
+            logger.warning("round %d: killed the remaining processes of the workers", run.number)
             kill_descendants(os.getpid(), self.warm.pids())
         return False
 
@@ -150,7 +150,7 @@ class Workers:
             elif "ended" in message:
                 self._statuses[message["ended"]] = message["status"]
             elif "ready" in message:
-                logger.info("warm: %s has torch imported", message["ready"])
+                logger.info("warm start: %s has imported torch", message["ready"])
         if zygote.state == "failed":
             self._zygote_failed(zygote.reason)
 

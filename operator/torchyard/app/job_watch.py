@@ -74,7 +74,7 @@ class JobWatch:
             try:
                 await self._run_kopf()
             except Exception as error:  # noqa: BLE001 -- kopf gives up for many causes, and we for none of them
-                _log.warning("the watch of TrainingJobs ended and begins again: %s: %s", type(error).__name__, error)
+                _log.warning("the watch of TrainingJobs ended and is restarted: %s: %s", type(error).__name__, error)
             finally:
                 look.cancel()
             await asyncio.sleep(random.uniform(0.5, 2.0))  # noqa: S311 -- jitter

@@ -52,7 +52,7 @@ def _log_unraisable(found: "sys.UnraisableHookArgs") -> None:
 def _log_end_of_thread(found: threading.ExceptHookArgs) -> None:
     if found.exc_type is not SystemExit:
         name = found.thread.name if found.thread is not None else "unknown"
-        _log.error("thread %s ended by an exception", name, exc_info=found.exc_value)
+        _log.error("thread %s ended with an exception", name, exc_info=found.exc_value)
 
 
 class _JsonLines(JsonFormatter):

@@ -34,7 +34,7 @@ def run(options: Options) -> bool:
         if options.log_format == "text":
             raise
         is_setting = isinstance(error, ValueError)
-        _log.critical("this process ends: %s", error, exc_info=not is_setting)
+        _log.critical("exiting: %s", error, exc_info=not is_setting)
         raise SystemExit(ExitCode.CONFIG if is_setting else ExitCode.USER_ERROR) from None
 
 
@@ -48,7 +48,7 @@ async def _main(options: Options) -> bool:
         try:
             await Operator(api, options).run(stop)
         except* (DeposedError, OSError) as failed:
-            # Whoever starts us again starts a process that remembers nothing wrong. No traceback explains it better.
-            _log.error("this process ends: %s", failed.exceptions[0])
+            # The kubelet starts a new process, whose caches are empty. A traceback would explain nothing more.
+            _log.error("exiting: %s", failed.exceptions[0])
             asked = False
     return asked

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchyard.agents import server
 from torchyard.agents.auth.signatures import MEDIA_TYPES, Signatures
-from torchyard.agents.auth.tokens import REVIEW_PATH, Member, MemberOf, Tokens, review_document
+from torchyard.agents.auth.tokens import REVIEW_PATH, MemberOf, Tokens, review_document
 from torchyard.agents.http import tls
 from torchyard.agents.http.admission import raise_descriptor_limit
 from torchyard.agents.registry import AgentRegistry
@@ -25,18 +25,18 @@ from torchyard.app.options import Options, site
 from torchyard.app.page_server import served
 from torchyard.app.probes import Metrics, Readiness
 from torchyard.app.sweep_controller import SweepController
-from torchyard.kubernetes.cache.jobs import InvalidJobs, Jobs
-from torchyard.kubernetes.cache.pod_record import PodRecord
+from torchyard.kubernetes.cache.jobs import Jobs
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
 from torchyard.kubernetes.client.write_budget import Budget
 from torchyard.kubernetes.cluster import KubeCluster
 from torchyard.kubernetes.election import LeaderLabel, Lease, Unelected
+from torchyard.kubernetes.invalid_jobs import InvalidJobs
 from torchyard.kubernetes.provenance import Provenance
 from torchyard.kubernetes.sweeps import Sweeps, Trials
 from torchyard.kubernetes.trial_provenance import TrialProvenance
 from torchyard.reconcile.loop.controller import Controller, Settings
-from torchyard.reconcile.ports import Conflict, Key, Unavailable
+from torchyard.reconcile.ports import Conflict, Unavailable
 
 SWEEP_SECONDS = 60.0
 REFRESH_SECONDS = 5.0
@@ -94,27 +94,25 @@ class Operator:
                 learned=provenance.trust,
             )
         self._budget = Budget(rate=options.qps, burst=options.burst)
-        writing = api.guarded(budget=self._budget, fence=self.lease.check, observe=self.metrics.requested)
+        writing = api.guarded(budget=self._budget, fence=self.lease.fence, observe=self.metrics.requested)
         self._label = None
         if options.pod_name:
-            self._label = LeaderLabel(self._api, namespace=namespace, pod=options.pod_name, fence=self.lease.check)
-        self._invalid = InvalidJobs(writing, clock=clock)
-        self.jobs = Jobs(changed=self._enqueue, invalid=self._invalid.see)
-        self.sweeps = Sweeps(changed=self._enqueue_sweep)
+            self._label = LeaderLabel(self._api, namespace=namespace, pod=options.pod_name, fence=self.lease.fence)
+        self.jobs, self.sweeps = Jobs(), Sweeps()
+        self._invalid = InvalidJobs(writing, self.jobs, clock=clock)
         self._writing = writing
-        self.registry = AgentRegistry(clock, interval=SHORTEST_SYNC, on_news=self._on_agent_report)
         self.cluster = KubeCluster(
             writing,
             self.jobs,
             site(options, namespace),
             namespaces=options.namespaces,
-            changed=self._enqueue,
-            gone=self.registry.forget,
+            gone=lambda pod_uid: self.registry.forget(pod_uid),  # noqa: PLW0108 -- the registry is made below
             reporter=options.identity,
             provenance=provenance,
             clock=clock,
         )
-        self._tokens = _tokens_of(self._api, self._member, clock)
+        self.registry = AgentRegistry(clock, interval=SHORTEST_SYNC, on_news=self.cluster.agent_changed)
+        self._tokens = _tokens_of(self._api, self.cluster.member, clock)
         self._watch = JobWatch(
             self._api,
             options.context,
@@ -123,7 +121,6 @@ class Operator:
             heard_sweep=self.sweeps.record,
             missing=lambda why: self.readiness.set("crd", why),
         )
-        self._synced = asyncio.Event()
         self._controller: Controller | None = None
         self._sweep_controller: SweepController | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -142,7 +139,7 @@ class Operator:
         try:
             await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
-                _log.info("asked to stop")
+                _log.info("received a signal to stop")
                 await self._drain()
         finally:
             for task in (work, stopping):
@@ -159,7 +156,7 @@ class Operator:
             await stack.enter_async_context(served(pages, options.probe_port))
             raise_descriptor_limit()
             context = tls.server_context(options.tls_dir)
-            app = server.application(self.registry, self._tokens.authenticate, serving=self._serving)
+            app = server.application(self.registry, self._tokens.authenticate, serving=self.cluster.serving)
             intake = server.Intake(app, host=options.intake_host, port=options.intake_port, tls=context)
             self._intake = await stack.enter_async_context(intake)
             async with asyncio.TaskGroup() as group:
@@ -191,25 +188,31 @@ class Operator:
                 self.registry.clear()  # the next leader sends other commands under the same revisions
             if isinstance(ended, Exception):
                 raise ended
-            _log.warning("the lease could not be renewed in time: nothing is written until it is")
+            _log.warning("the lease could not be renewed in time; nothing is written until it is renewed")
 
     async def _govern(self) -> None:
-        """Lead for one term, with a new controller: the silence of an agent before it began proves nothing."""
-        known = self._synced.is_set
+        """Lead for one term."""
+        with contextlib.ExitStack() as handlers:
+            await self._reconcile_all(handlers)
+
+    async def _reconcile_all(self, handlers: contextlib.ExitStack) -> None:
+        """Reconcile with a new controller: the silence of an agent before this term proves nothing."""
+        known = self.jobs.synced
         controller = Controller(
             self.cluster,
             self.registry,
             clock=self._api.time,
             settings=SETTINGS,
-            complete=known,
+            complete=known.is_set,
             observe=self.metrics.looked,
         )
         self._controller = controller
         async with asyncio.TaskGroup() as group:
             self._looking = group.create_task(controller.run())
+            handlers.enter_context(self.jobs.subscribed(controller.enqueue))
             self._enqueue_all(controller)
-            if not known():
-                await self._synced.wait()
+            if not known.is_set():
+                await known.wait()
                 self._enqueue_all(controller)
             # Its decisions need all trials, so it starts when they are known.
             trials = Trials(self._writing, self.jobs, TrialProvenance(self._api.time))
@@ -217,6 +220,8 @@ class Operator:
                 self._writing, self.sweeps, trials, record=self.cluster.recorder.record, clock=self._api.time
             )
             self._sweep_controller = sweeps
+            handlers.enter_context(self.sweeps.subscribed(lambda key, _after: sweeps.enqueue(key)))
+            handlers.enter_context(self.jobs.subscribed(self.sweeps.child_changed))
             group.create_task(sweeps.run())
             group.create_task(self._invalid.run())
             if self._label is not None:
@@ -249,7 +254,9 @@ class Operator:
                     if goodbye is not None:
                         await goodbye()
             except (Unavailable, Conflict, Rejected, NotFound, TimeoutError) as error:
-                _log.warning("the next leader has to wait: %s", error)
+                _log.warning(
+                    "the lease or the leader label was not released, so the next leader has to wait: %s", error
+                )
 
     # What is there.
 
@@ -260,7 +267,7 @@ class Operator:
         namespaces = self._namespaces or ("",)
         while True:
             try:
-                if self._synced.is_set():
+                if self.jobs.synced.is_set():
                     await self.jobs.compare(self._api, namespaces)
                     await self._known_sweeps(namespaces)
                     await self.cluster.tracked.sweep()
@@ -269,7 +276,7 @@ class Operator:
                     await self._known_sweeps(namespaces)
                     self._know_all()
             except (Unavailable, Rejected, NotFound, Gone) as error:
-                if not self._synced.is_set():
+                if not self.jobs.synced.is_set():
                     self.readiness.set("jobs", f"they cannot be listed: {error}")
                     await asyncio.sleep(1.0)
                     continue
@@ -280,51 +287,15 @@ class Operator:
     async def _known_sweeps(self, namespaces: Sequence[str]) -> None:
         """List all sweeps, or repair what the watch missed; a cluster without the resource has none."""
         with contextlib.suppress(NotFound):
-            if self._synced.is_set():
+            if self.jobs.synced.is_set():
                 await self.sweeps.compare(self._api, namespaces)
             else:
                 await self.sweeps.caught_up(self._api, namespaces)
 
     def _know_all(self) -> None:
         self.readiness.set("jobs")
-        self._synced.set()
+        self.jobs.synced.set()
         leave_caches_alone()
-
-    def _enqueue(self, key: Key, after: float = 0.0) -> None:
-        if self.jobs.get(key) is not None:
-            self._invalid.forget(key)
-        if self._controller is not None:
-            self._controller.enqueue(key, after)
-        namespace, name = key
-        sweep = (namespace, name.rpartition("-")[0])  # of a trial, also of one that is gone
-        if self.sweeps.find(sweep) is not None:
-            self._enqueue_sweep(sweep)
-
-    def _enqueue_sweep(self, key: Key) -> None:
-        if self._sweep_controller is not None:
-            self._sweep_controller.enqueue(key)
-
-    # Agents.
-
-    def _serving(self) -> bool:
-        return self._synced.is_set() and self.lease.leading
-
-    def _on_agent_report(self, pod_uid: str) -> None:
-        record = self._pod_record(pod_uid)
-        if record is not None:
-            self._enqueue((record.namespace, record.job_name))
-
-    def _member(self, pod_uid: str) -> Member | None:
-        record = self._pod_record(pod_uid)
-        return Member(namespace=record.namespace, account=record.account) if record is not None else None
-
-    def _pod_record(self, pod_uid: str) -> PodRecord | None:
-        """Return a live pod that was created for a job that exists, by namespace, name and uid."""
-        record = self.cluster.tracked.member(pod_uid)
-        if record is None:
-            return None
-        job = self.jobs.get((record.namespace, record.job_name))
-        return record if job is not None and job.metadata.uid == record.job_uid else None
 
     async def _refresh(self) -> None:
         """Follow what changes slowly: the number of agents, and the CA that is sent to them."""

@@ -244,10 +244,10 @@ class SweepController:
             self._queue.fail(key, at_least=error.retry_after)
         except (Rejected, NotFound, Gone) as error:
             delay = self._queue.fail(key)
-            _log.warning("sweep %s/%s: its status cannot be written, next try in %.1f s: %s", *key, delay, error)
+            _log.warning("sweep %s/%s: its status cannot be written, retrying in %.1f s: %s", *key, delay, error)
         except Exception:  # noqa: BLE001 -- an error on one sweep must not affect others
             delay = self._queue.fail(key)
-            _log.exception("sweep %s/%s: next try in %.1f s", *key, delay)
+            _log.exception("sweep %s/%s: failed, retrying in %.1f s", *key, delay)
         else:
             if due is not None:
                 self._queue.add_after(key, due)

@@ -44,11 +44,9 @@ class KubeCluster:
 
     Args:
         api: for writes: within the budget, behind the fence.
-        jobs: as they were seen.
+        jobs: as they were seen; notified of what belongs to them: a pod, a node under it, an agent.
         site: what every pod of this installation shares; may be replaced when the intake's certificates are.
         namespaces: the watched ones; none: all.
-        changed: called with the key of a job when one of its pods or a node under them changed, and with the seconds
-            in which more of the same is to be expected.
         gone: called with the uid of a pod whose object is gone.
         reporter: name of this operator process.
         provenance: signs our pods and recognizes them; None: one that knows only its own.
@@ -62,7 +60,6 @@ class KubeCluster:
         site: Site,
         *,
         namespaces: Iterable[str] = (),
-        changed: Callable[[Key, float], None],
         gone: Callable[[str], None] = lambda _uid: None,
         reporter: str = "",
         provenance: Provenance | None = None,
@@ -72,7 +69,7 @@ class KubeCluster:
         self.jobs = jobs
         self.provenance = provenance or Provenance(clock)
         self.tracked = Pods(
-            api, namespaces, made=self._created_by_operator, changed=changed, gone=self._forget, clock=clock
+            api, namespaces, made=self._created_by_operator, changed=jobs.notify, gone=self._forget, clock=clock
         )
         self.recorder = Recorder(api, reporter=reporter, clock=clock)
         self._api, self._gone = api, gone
@@ -96,6 +93,26 @@ class KubeCluster:
     async def synced(self) -> None:
         """Return once every pod that exists is known; nothing may be planned before."""
         await self.tracked.synced()
+
+    # What agents need.
+
+    def serving(self) -> bool:
+        """Return whether this process leads and knows its pods: only then it answers agents."""
+        return self.jobs.synced.is_set() and self._api.leading
+
+    def member(self, pod_uid: str) -> PodRecord | None:
+        """Return a live pod that was created for a job that exists, by namespace, name and uid."""
+        record = self.tracked.member(pod_uid)
+        if record is None:
+            return None
+        job = self.jobs.get((record.namespace, record.job_name))
+        return record if job is not None and job.metadata.uid == record.job_uid else None
+
+    def agent_changed(self, pod_uid: str) -> None:
+        """Notify the job of a pod whose agent has reported something that the plan acts on."""
+        record = self.member(pod_uid)
+        if record is not None:
+            self.jobs.notify((record.namespace, record.job_name))
 
     # The port `Cluster` of the reconciler.
 
@@ -324,7 +341,7 @@ class KubeCluster:
             self._begin(self._refresh(job))
 
     async def _refresh(self, job: TrainingJob) -> None:
-        _log.warning("%s/%s: the watch of pods has stalled, its pods are listed", *job.key)
+        _log.warning("%s/%s: the watch of pods has stalled; the job's pods are listed", *job.key)
         with contextlib.suppress(Unavailable, Rejected, NotFound, Gone):  # the watch continues in any case
             await self.tracked.refresh(job.metadata.namespace, f"{names.JOB_UID}={job.metadata.uid}", job.metadata.uid)
 

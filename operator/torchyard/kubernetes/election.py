@@ -20,7 +20,7 @@ import msgspec
 from msgspec import Struct
 
 from torchyard.kubernetes.client.api import MERGE_PATCH, METADATA_OF_ALL, Api, Fence, boottime
-from torchyard.kubernetes.client.errors import AlreadyExists, Fenced, Gone, NotFound, Rejected
+from torchyard.kubernetes.client.errors import AlreadyExists, Gone, NotFound, Rejected
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.provenance import MAX_KEYS
 from torchyard.reconcile.ports import Conflict, Unavailable
@@ -97,7 +97,8 @@ class Lease:
         self._keys: tuple[str, ...] = ()
         self._seen: _Lease | None = None
         self._since = 0.0  # when `_seen` was first seen as it is
-        self._until = float("-inf")
+        self.fence = Fence(identity, retry_after=terms.renew, clock=clock)
+        """Keeps this process from writing unless it leads."""
         self._was_leader = False
         self._gained = asyncio.Event()
         self._known = asyncio.Event()
@@ -105,16 +106,7 @@ class Lease:
     @property
     def leading(self) -> bool:
         """Whether this process may write now."""
-        return self._clock() < self._until
-
-    def check(self) -> None:
-        """Raise an error unless this process leads: the fence of each write.
-
-        Raises:
-            Fenced: this process may not write now.
-        """
-        if not self.leading:
-            raise Fenced(f"{self.identity} does not hold the lease", self._terms.renew)
+        return self.fence.left > 0
 
     async def acquired(self) -> None:
         """Wait until this process leads."""
@@ -124,7 +116,7 @@ class Lease:
 
     async def lapsed(self) -> None:
         """Wait until this process may not write any more, for any reason."""
-        while (left := self._until - self._clock()) > 0:  # noqa: ASYNC110 -- renewals move the time
+        while (left := self.fence.left) > 0:  # noqa: ASYNC110 -- renewals move the time
             await asyncio.sleep(left)
 
     async def known(self) -> None:
@@ -146,7 +138,7 @@ class Lease:
                 if isinstance(error, Conflict | NotFound):
                     self._seen = None
                 elif logged != (logged := str(error)):
-                    _log.warning("the lease cannot be read or renewed, trying again: %s", error)
+                    _log.warning("the lease cannot be read or renewed, retrying: %s", error)
             else:
                 logged = ""
             await asyncio.sleep(delay)
@@ -157,7 +149,7 @@ class Lease:
         Raises:
             Unavailable, Conflict, NotFound, Rejected: it could not be released and expires by itself.
         """
-        self._until = float("-inf")
+        self.fence.until = float("-inf")
         try:
             await self._give_up(self._seen)
         except Conflict:  # a renewal was under way when `run` was cancelled, and it counted
@@ -175,7 +167,7 @@ class Lease:
         holder = seen.spec.holder_identity or ""
         if holder not in {"", self.identity}:
             if self._was_leader:
-                self._until = float("-inf")
+                self.fence.until = float("-inf")
                 raise DeposedError(f"{holder} took over the lease of {self.identity}")
             left = self._since + (seen.spec.lease_duration_seconds or self._terms.lease) - self._clock()
             if left > 0:
@@ -222,7 +214,7 @@ class Lease:
         self._keys = (*self._keys, *own)[-MAX_KEYS:]
         sent = self._clock()
         await self._put(seen, wished)
-        self._until = sent + self._terms.writing
+        self.fence.until = sent + self._terms.writing
         if not self._was_leader:
             _log.info("leading as %s", self.identity)
         self._was_leader = True
@@ -266,8 +258,9 @@ class Unelected:
     holder = ""
     leading = True
 
-    def check(self) -> None:
-        """Do nothing: there is no other leader."""
+    def __init__(self) -> None:
+        self.fence = Fence()
+        self.fence.until = float("inf")
 
     async def acquired(self) -> None:
         """At once."""

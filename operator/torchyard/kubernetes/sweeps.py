@@ -1,6 +1,6 @@
 """TrainingSweeps and their trials on a cluster: their caches, and the writes of their controller."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -34,8 +34,8 @@ class NameTakenError(Exception):
 class Sweeps(Objects[TrainingSweep, InvalidSweep]):
     """The sweeps of the cluster; see `Objects`."""
 
-    def __init__(self, *, changed: Callable[[Key], None]) -> None:
-        super().__init__(SWEEPS, parse_sweep, TrainingSweep, changed=changed, invalid=lambda sweep: changed(sweep.key))
+    def __init__(self) -> None:
+        super().__init__(SWEEPS, parse_sweep, TrainingSweep)
 
     async def _read_one(self, api: Api, key: Key, uid: str) -> None:
         """Read the sweep as a list of one: the operator has no right to `get` it, and needs none."""

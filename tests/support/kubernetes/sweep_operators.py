@@ -13,6 +13,7 @@ from tests.cluster.plans.refusals import refusal
 from tests.support.cluster.fault_proxy import Request
 from tests.support.kubernetes.sweep_world import KEY, NOW, World
 
+from torchyard.app.sweep_controller import SweepController
 from torchyard.kubernetes.cache.jobs import Jobs
 from torchyard.kubernetes.client import errors
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
@@ -126,16 +127,18 @@ class Operators:
             await asyncio.sleep(self._away)
 
     async def _process(self) -> None:
-        """One operator: lists, perhaps of former days, then watches, and compares every minute."""
-        caches: dict[str, Any] = {}
-        controller = None
+        """One operator."""
+        jobs, sweeps = Jobs(), Sweeps()
+        controller = self.world.controller(jobs, sweeps, self)  # type: ignore[arg-type]
 
-        def changed(_key: Any) -> None:
-            if controller is not None:
-                controller.enqueue(KEY)
+        def changed(_key: Any, _after: float) -> None:
+            controller.enqueue(KEY)
 
-        caches = {"trainingjobs": Jobs(changed=changed), "trainingsweeps": Sweeps(changed=changed)}
-        controller = self.world.controller(caches["trainingjobs"], caches["trainingsweeps"], self)  # type: ignore[arg-type]
+        with jobs.subscribed(changed), sweeps.subscribed(changed):
+            await self._work({"trainingjobs": jobs, "trainingsweeps": sweeps}, controller)
+
+    async def _work(self, caches: dict[str, Any], controller: SweepController) -> None:
+        """List, perhaps an old state, then watch, and compare every minute."""
         since = self._listed_at("start")
         for (plural, _), document in self._as_of(since).items():
             caches[plural].record(None, document)

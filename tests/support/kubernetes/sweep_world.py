@@ -184,7 +184,7 @@ class World:
 
     def operator(self) -> SweepController:
         """A process that has just read everything."""
-        jobs, sweeps = Jobs(changed=lambda _key: None), Sweeps(changed=lambda _key: None)
+        jobs, sweeps = Jobs(), Sweeps()
         for (plural, _), document in self.objects.items():
             (jobs if plural == "trainingjobs" else sweeps).record(None, json.loads(json.dumps(document)))
         return self.controller(jobs, sweeps)

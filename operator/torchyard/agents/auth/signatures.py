@@ -79,10 +79,10 @@ class Signatures:
                 self._keys = published(await self._get(ISSUER_PATH), await self._get(KEYS_PATH))
             except ValueError as error:
                 self._keys = NO_KEYS
-                _log.info("without the API server's keys it is asked about every token: %s", error)
+                _log.info("the API server does not publish its keys, so each new token needs a TokenReview: %s", error)
             except Unavailable as error:
                 # Confirmed tokens stay valid: they expire within an hour anyway.
-                _log.info("the API server's keys cannot be read now: %s", error)
+                _log.info("the API server's public keys cannot be read at the moment: %s", error)
             else:
                 self._read_at = self._clock()
             finally:
@@ -110,7 +110,7 @@ def published(configuration: bytes, key_set: bytes) -> _Keys:
         try:
             key = jwt.PyJWK(document)
         except jwt.PyJWTError as error:
-            _log.info("a key of the API server is left out: %s", error)
+            _log.info("ignoring a public key of the API server: %s", error)
             continue
         if key.algorithm_name in ALGORITHMS and key.key_id:
             by_id[key.key_id] = key

@@ -13,7 +13,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct, field
@@ -104,11 +104,18 @@ Vouch = Callable[[str, str], Awaitable[Identity | None]]
 """(token, audience) -> owner of the token by its signature; None: only the API server knows. Never raises."""
 
 
-class Member(Struct, frozen=True, kw_only=True):
-    """Claims that the token of a live pod must have besides the pod's uid."""
+class Member(Protocol):
+    """A live pod, with the claims that its token must have besides the pod's uid."""
 
-    namespace: str
-    account: str
+    @property
+    def namespace(self) -> str:
+        """Of the pod."""
+        ...
+
+    @property
+    def account(self) -> str:
+        """Name of its service account."""
+        ...
 
 
 MemberOf = Callable[[str], Member | None]
@@ -179,7 +186,8 @@ class Tokens:
         identity = known.identity
         if identity is None or self._clock() >= known.expires:
             return None
-        if self._member_of(identity.pod_uid) != Member(namespace=identity.namespace, account=identity.account):
+        member = self._member_of(identity.pod_uid)
+        if member is None or (member.namespace, member.account) != (identity.namespace, identity.account):
             self.counters.strangers += 1
             return None
         return identity.pod_uid
@@ -213,7 +221,7 @@ class Tokens:
                 raise
             # It was valid and has not expired: training continues while the API server is away.
             self.counters.stale += 1
-            _log.warning("a token that was good is taken for good: its review failed: %s", error)
+            _log.warning("a TokenReview failed; a token that was valid before is accepted for now: %s", error)
             known.fresh_until = min(known.expires, self._clock() + AGAIN_SECONDS)
             return known
 

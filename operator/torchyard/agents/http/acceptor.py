@@ -98,7 +98,7 @@ class Acceptor:
         except OSError as error:
             if error.errno in SHORTAGES:
                 if not self._is_short:
-                    _log.warning("no connection can be accepted: %s", error)
+                    _log.warning("connections cannot be accepted: %s", error)
                 self._is_short = True
                 self._stop_for(SHORTAGE_SECONDS)
             return False  # also if the peer has gone: the loop calls again while there are more

@@ -49,9 +49,9 @@ async def follow(context: ssl.SSLContext, folder: Path, *, every: float = LOOK_S
             await asyncio.to_thread(server_context, folder)
             _load(context, folder)
         except ValueError as error:
-            _log.error("%s The certificate in use stays.", error)
+            _log.error("%s The current certificate remains in use.", error)
         else:
-            _log.info("the intake's certificate was read again from %s", folder)
+            _log.info("reloaded the intake's certificate from %s", folder)
 
 
 def _load(context: ssl.SSLContext, folder: Path) -> None:

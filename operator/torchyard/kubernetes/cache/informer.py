@@ -159,7 +159,7 @@ class Informer(Generic[T, S]):
             listed = version(meta.resource_version)
         await asyncio.sleep(UNDER_WAY_SECONDS)
         if self._is_behind(there, listed):
-            _log.warning("%s: the watch missed events, everything is listed again", self.path)
+            _log.warning("%s: the watch missed events; all objects are listed again", self.path)
             await self.refresh("", lambda _kept: True)
 
     def _is_behind(self, there: Mapping[str, int], listed: int) -> bool:
@@ -260,7 +260,7 @@ class Informer(Generic[T, S]):
         try:
             decoded: T = self._one.decode(document)
         except msgspec.ValidationError as error:
-            _log.warning("%s: an object cannot be read: %s", self.path, error)
+            _log.warning("%s: an object cannot be decoded: %s", self.path, error)
             return None
         return decoded
 

@@ -1,29 +1,19 @@
-"""TrainingJobs and TrainingSweeps, as a watch sends them: in any order, repeatedly, and with gaps.
-
-An object that cannot be run gets the condition `Stalled`, and affects no other job.
-"""
+"""TrainingJobs and TrainingSweeps, as a watch sends them: in any order, repeatedly, and with gaps."""
 
 import asyncio
 import contextlib
-import json
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
-from msgspec.structs import replace
 
-from torchyard.api.resource import API_VERSION, GROUP, KIND, PLURAL, VERSION, ObjectMeta, TrainingJob, status_document
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.resource import API_VERSION, GROUP, KIND, PLURAL, VERSION, ObjectMeta, TrainingJob
 from torchyard.api.validation.parse import InvalidJob, parse_job
-from torchyard.api.values import rfc3339
 from torchyard.kubernetes.client.api import METADATA_OF_ALL, METADATA_OF_ONE, UNCHECKED, Api, version
-from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
-from torchyard.reconcile.loop.workqueue import WorkQueue
-from torchyard.reconcile.ports import Conflict, Key, Unavailable
-from torchyard.reconcile.status.conditions import stalled
+from torchyard.kubernetes.client.errors import NotFound
+from torchyard.reconcile.ports import Key, Unavailable
 
 LIST_SECONDS = 60.0
 CATCH_UP_SECONDS = 10.0
@@ -40,6 +30,10 @@ def object_path(plural: str, key: Key) -> str:
     """Return the path of one object of a TorchYard resource."""
     namespace, name = key
     return f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{plural}/{name}"
+
+
+Handler = Callable[[Key, float], None]
+"""Called with the key of an object that has changed, and the seconds in which more of the same is to be expected."""
 
 
 class Kept(Protocol):
@@ -67,8 +61,6 @@ class Objects(Generic[Valid, Invalid]):
         plural: of the kind.
         read: converts a document into the entry to keep; also receives the former entry.
         valid: type of an object that can be run.
-        changed: called with the key of an object that appeared, changed or went.
-        invalid: called with an object that cannot be run as it is, each time it is seen.
     """
 
     def __init__(
@@ -76,18 +68,48 @@ class Objects(Generic[Valid, Invalid]):
         plural: str,
         read: Callable[[Mapping[str, Any], Valid | Invalid | None], Valid | Invalid | None],
         valid: type[Valid],
-        *,
-        changed: Callable[[Key], None],
-        invalid: Callable[[Invalid], None] = lambda _object: None,
     ) -> None:
         self._plural, self._read, self._valid = plural, read, valid
-        self._changed, self._invalid = changed, invalid
+        self._handlers: list[Handler] = []
+        self._invalid_handlers: list[Handler] = []
         self._jobs: dict[Key, Valid | Invalid] = {}
         self._buried: OrderedDict[str, None] = OrderedDict()
         self._news = asyncio.Event()
 
     def __iter__(self) -> Iterator[Valid]:
         return (job for job in list(self._jobs.values()) if isinstance(job, self._valid))
+
+    @contextlib.contextmanager
+    def subscribed(self, handler: Handler, *, invalid: bool = False) -> Iterator[None]:
+        """Call `handler` with the key of each object that appears, changes or goes, for the duration of a block.
+
+        Args:
+            handler: to call.
+            invalid: call it only for objects that cannot be run as they are, each time that one is seen.
+        """
+        handlers = self._invalid_handlers if invalid else self._handlers
+        handlers.append(handler)
+        try:
+            yield
+        finally:
+            handlers.remove(handler)
+
+    def notify(self, key: Key, after: float = 0.0) -> None:
+        """Call the handlers: the object, or something that belongs to it, has changed.
+
+        Args:
+            key: of the object.
+            after: seconds in which more of the same is to be expected.
+        """
+        for handler in self._handlers:
+            handler(key, after)
+
+    def child_changed(self, key: Key, after: float = 0.0) -> None:
+        """Notify of the object that owns a child of this key, by its name with a number, if there is one."""
+        namespace, name = key
+        parent = (namespace, name.rpartition("-")[0])
+        if parent in self._jobs:
+            self.notify(parent, after)
 
     def get(self, key: Key) -> Valid | None:
         """Return the object of this name; None if it does not exist or cannot be run."""
@@ -115,7 +137,7 @@ class Objects(Generic[Valid, Invalid]):
                 return  # late, or, as most events of the watch, a write of this operator
         job = self._read(document, known)
         if job is None:
-            _log.warning("an object without metadata was seen and ignored")
+            _log.warning("ignored an object without metadata")
         elif kind == "DELETED":
             self._bury(job)
         else:
@@ -222,8 +244,9 @@ class Objects(Generic[Valid, Invalid]):
         self._jobs[job.key] = job
         self._news.set()
         if not isinstance(job, self._valid):
-            self._invalid(cast("Invalid", job))
-        self._changed(job.key)
+            for handler in self._invalid_handlers:
+                handler(job.key, 0.0)
+        self.notify(job.key)
 
     def _bury(self, job: Valid | Invalid) -> None:
         """Forget a uid for good: it never comes back, whatever arrives late."""
@@ -233,16 +256,16 @@ class Objects(Generic[Valid, Invalid]):
         known = self._jobs.get(job.key)
         if known is not None and known.metadata.uid == job.metadata.uid:
             del self._jobs[job.key]
-            self._changed(job.key)
+            self.notify(job.key)
 
 
 class Jobs(Objects[TrainingJob, InvalidJob]):
     """The jobs of the cluster; see `Objects`."""
 
-    def __init__(
-        self, *, changed: Callable[[Key], None], invalid: Callable[[InvalidJob], None] = lambda _job: None
-    ) -> None:
-        super().__init__(PLURAL, parse_job, TrainingJob, changed=changed, invalid=invalid)
+    def __init__(self) -> None:
+        super().__init__(PLURAL, parse_job, TrainingJob)
+        self.synced = asyncio.Event()
+        """Set once all jobs are known that existed when this process started, and everything that belongs to them."""
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -307,94 +330,3 @@ async def replace_status(api: Api, meta: ObjectMeta, status: dict[str, Any]) -> 
     }
     path = f"{job_path((meta.namespace, meta.name))}/status"
     return await api.request("PUT", path, params=UNCHECKED, body=body, accept=METADATA_OF_ONE)
-
-
-Document = dict[str, Any]
-
-
-class InvalidJobs:
-    """Writes into the status of every invalid object what is wrong with it.
-
-    Args:
-        api: for the writes.
-        clock: unix seconds.
-    """
-
-    def __init__(self, api: Api, *, clock: Callable[[], float] = time.time) -> None:
-        self._api, self._clock = api, clock
-        self._jobs: dict[Key, InvalidJob] = {}
-        self._queue: WorkQueue[Key] = WorkQueue()
-
-    def see(self, job: InvalidJob) -> None:
-        """Record an invalid object; its status is written at once if this process leads."""
-        self._jobs[job.key] = job
-        self._queue.add(job.key)
-
-    def forget(self, key: Key) -> None:
-        """Forget an object that is gone or valid."""
-        self._jobs.pop(key, None)
-
-    async def run(self) -> None:
-        """Write until cancelled."""
-        for key in self._jobs:
-            self._queue.add(key)
-        while True:
-            key = await self._queue.get()
-            try:
-                await self._report_invalid(key)
-            finally:
-                self._queue.done(key)
-
-    async def _report_invalid(self, key: Key) -> None:
-        job = self._jobs.get(key)
-        if job is None or job.metadata.deletion_timestamp is not None:
-            return
-        now = self._clock()
-        status = stalled(job.status, now, generation=job.metadata.generation, evidence=job.problem, reason=job.reason)
-        if job.status.state == "":
-            said = next(each.message for each in status.conditions if each.type == "Stalled")
-            status = replace(status, reason=job.reason, message=said)
-        if status == job.status:
-            return
-        try:
-            there = json.loads(await self._api.request("GET", job_path(key))).get("status")
-            after = _stalled_status(there if isinstance(there, dict) else {}, status)
-            if after == there:
-                return
-            await replace_status(self._api, job.metadata, {**after, "lastUpdateTime": rfc3339(now)})
-        except (NotFound, Gone, Conflict):
-            return  # there will be news of it
-        except Unavailable as error:
-            self._queue.fail(key, at_least=error.retry_after)
-        except Rejected as error:
-            _log.warning("%s/%s is invalid (%s), and its status cannot be written: %s", *key, job.problem, error)
-            self._queue.fail(key)
-        else:
-            self._queue.succeed(key)
-            _log.warning("%s/%s is invalid: %s", *key, job.problem)
-
-
-def _stalled_status(there: Document, status: TrainingJobStatus) -> Document:
-    """Return the stored status with the condition `Stalled`.
-
-    Its other fields are kept: another version of the operator may be able to read them.
-    """
-    ours = status_document(status)
-    listed = there.get("conditions")
-    conditions = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-    conditions = conditions or ours["conditions"]
-    new = [_since_before(each, conditions) for each in ours["conditions"] if each["type"] in {"Reconciling", "Stalled"}]
-    said: Document = {name: ours[name] for name in ("observedGeneration", "reason", "message") if name in ours}
-    return {
-        **there,
-        **said,
-        "state": there.get("state") or ours["state"],
-        "conditions": [each for each in conditions if each.get("type") not in {"Reconciling", "Stalled"}] + new,
-    }
-
-
-def _since_before(condition: Document, conditions: list[Document]) -> Document:
-    old = next((each for each in conditions if each.get("type") == condition["type"]), condition)
-    if old.get("status") != condition["status"]:
-        return condition
-    return {**condition, "lastTransitionTime": old.get("lastTransitionTime", condition["lastTransitionTime"])}

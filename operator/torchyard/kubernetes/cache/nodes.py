@@ -166,7 +166,7 @@ class Nodes:
     def _log_once(self, error: Rejected) -> None:
         if not self._refused:
             self._refused = True
-            _log.warning("nodes may not be read, so figures about them are missing from messages: %s", error)
+            _log.warning("the operator may not read nodes, so messages contain no figures about them: %s", error)
 
 
 def number(quantity: str | float) -> Decimal:

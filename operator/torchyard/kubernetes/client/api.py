@@ -40,9 +40,6 @@ UNDELIVERED_SECONDS = 3.0
 MAX_ANSWER_BYTES = 256 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
 
-Fence = Callable[[], None]
-"""Raises Fenced unless this process may write now."""
-
 Observe = Callable[[str, str, int], None]
 """Called with verb, path and HTTP status of every request; status 0: unanswered."""
 
@@ -61,6 +58,36 @@ SLACK_SECONDS = 5.0
 def boottime() -> float:
     """Return the seconds of a clock that counts while the machine sleeps and never jumps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Fence:
+    """The time until which this process may write; the election moves it, and every write checks it.
+
+    Args:
+        holder: name of this process, for the error.
+        retry_after: seconds after which a rejected write may be tried again.
+        clock: seconds that never jump.
+    """
+
+    def __init__(
+        self, holder: str = "", *, retry_after: float | None = None, clock: Callable[[], float] = boottime
+    ) -> None:
+        self.until = float("-inf")
+        self._holder, self._retry_after, self._clock = holder, retry_after, clock
+
+    @property
+    def left(self) -> float:
+        """Seconds for which this process may still write; not positive: it may not."""
+        return self.until - self._clock()
+
+    def check(self) -> None:
+        """Raise an error unless this process may write now.
+
+        Raises:
+            Fenced: another process may hold the lease.
+        """
+        if self.left <= 0:
+            raise Fenced(f"{self._holder} does not hold the lease", self._retry_after)
 
 
 class ServerTime:
@@ -136,6 +163,11 @@ class Api:
     def busy(self) -> bool:
         """Whether writes have to wait for the budget."""
         return self._budget is not None and self._budget.busy
+
+    @property
+    def leading(self) -> bool:
+        """Whether this process may write now."""
+        return self._fence is None or self._fence.left > 0
 
     def guarded(self, *, budget: Budget | None, fence: Fence | None, observe: Observe | None = None) -> "Api":
         """Return the same server with a budget and a fence for its writes."""
@@ -231,7 +263,7 @@ class Api:
 
     def _check(self) -> None:
         if self._fence is not None:
-            self._fence()
+            self._fence.check()
 
 
 @contextlib.asynccontextmanager
@@ -267,7 +299,7 @@ def _session(
 class _Fenced(BytesPayload):
     """A body that asks whether it may be sent when it is about to be. Headers wait for it in the same write."""
 
-    def __init__(self, content: bytes, content_type: str, check: Fence) -> None:
+    def __init__(self, content: bytes, content_type: str, check: Callable[[], None]) -> None:
         super().__init__(content, content_type=content_type)
         self._check = check
 

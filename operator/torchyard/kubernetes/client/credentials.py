@@ -133,7 +133,7 @@ class Credentials:
                 if self.tls is not None:
                     await asyncio.to_thread(_present, self.tls, self._configuration)
                 self._authorization, self._read = _authorization(self._configuration), time.monotonic()
-                _log.info("the API server answered 401: credentials were loaded again")
+                _log.info("the API server answered 401; reloaded the credentials")
             return True
 
 

@@ -216,7 +216,7 @@ class Controller:
             return "unavailable"
         except Exception as error:  # noqa: BLE001 -- an error on one job must not affect others
             delay = self._queue.fail(key)
-            _log.exception("%s/%s: reconcile failed, next try in %.1f s", *key, delay)
+            _log.exception("%s/%s: reconcile failed, retrying in %.1f s", *key, delay)
             await self._stall(key, error)
             return "failed"
         self._queue.succeed(key)
@@ -256,7 +256,7 @@ class Controller:
             if status != job.status:
                 await self._writer.write(job, WriteStatus(status=status, urgent=True), 0.0)
         except Exception:  # noqa: BLE001 -- the back-off does not depend on this write
-            _log.exception("%s/%s: Stalled could not be written", *key)
+            _log.exception("%s/%s: the condition Stalled could not be written", *key)
 
 
 FIRST_SECONDS = 1.0
