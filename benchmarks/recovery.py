@@ -7,7 +7,8 @@ launcher of torchrun, gloo. Warm, cold (`launcher.warmStart: false`) and plain t
 busy machine slows all of them. Prints medians in seconds and ratios.
 
 Warm jobs are killed in their first seconds, and later: the warm process imports `torch._dynamo` once it has been idle
-for 15 s, and a round that begins earlier has to import it in each rank.
+for 15 s, or for a minute if the load is higher than the number of processors, and a round that begins earlier has to
+import it in each rank.
 """
 
 import json
@@ -28,7 +29,7 @@ from rich.table import Table
 
 BIN = Path(sys.executable).parent
 STEPS_BEFORE_KILL = 20
-SETTLED_SECONDS = 30.0  # after the start of a job, what its warm process imports when idle is there
+SETTLED_SECONDS, BUSY_SECONDS = 30.0, 90.0  # after the first step, what the warm process imports when idle is there
 DEADLINE_SECONDS = 180.0
 PROGRAM = """
 import os, time, torch, torch.distributed as dist
@@ -61,8 +62,8 @@ def main() -> None:
     starts: dict[str, list[float]] = {"plain torchrun": []}
     kills: dict[str, list[float]] = {"warm": [], "warm, killed later": [], "cold": []}
     for _ in range(repeats):
-        for kind, after in (("warm", 0.0), ("warm, killed later", SETTLED_SECONDS), ("cold", 0.0)):
-            start, kill = job(warm=kind != "cold", after=after)
+        for kind in ("warm", "warm, killed later", "cold"):
+            start, kill = job(warm=kind != "cold", settled=kind == "warm, killed later")
             starts.setdefault(kind, []).append(start)
             kills[kind].append(kill)
         starts["plain torchrun"].append(plain())
@@ -78,12 +79,12 @@ def main() -> None:
     Console().print(table)
 
 
-def job(*, warm: bool, after: float) -> tuple[float, float]:
+def job(*, warm: bool, settled: bool) -> tuple[float, float]:
     """Run a job, kill its rank 1 once, kill it all; return seconds to the first step, and from the kill to the next.
 
     Args:
         warm: whether workers are forked from a process that has imported torch.
-        after: seconds since the start before which rank 1 is not killed.
+        settled: kill rank 1 only when the warm process has imported what it imports when idle.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -95,8 +96,13 @@ def job(*, warm: bool, after: float) -> tuple[float, float]:
         with (folder / "out").open("w") as out:
             run = subprocess.Popen([BIN / "torchyard", "run", file], env=env, stdout=out, stderr=out)
         try:
-            wait(lambda: time.time() >= began + after and len(steps(trace)) >= STEPS_BEFORE_KILL, run, folder / "out")
-            first = steps(trace)[0][1] - began
+            wait(lambda: len(steps(trace)) >= STEPS_BEFORE_KILL, run, folder / "out")
+            begun = steps(trace)[0][1]
+            first = begun - began
+            if settled:
+                busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+                until = begun + (BUSY_SECONDS if busy else SETTLED_SECONDS)
+                wait(lambda: time.time() >= until, run, folder / "out")
             leader = steps(trace)[-1][0]
             killed = time.time()
             os.kill(other_rank(folder / "home"), signal.SIGKILL)

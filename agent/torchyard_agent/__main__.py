@@ -57,8 +57,8 @@ def _enter_working_folder(env: Mapping[str, str]) -> None:
     try:
         os.chdir(folder)
     except OSError as error:
-        where = f"`{folder}` is no folder the job can work in ({error.strerror})"
-        raise ValueError(f"spec.workingDir: {where}: name one of the image or of a volume") from error
+        where = f"`{folder}` cannot be used as working directory ({error.strerror})"
+        raise ValueError(f"spec.workingDir: {where}: name a folder of the image or of a volume") from error
 
 
 def _make_checkpoint_folder(env: Mapping[str, str]) -> None:

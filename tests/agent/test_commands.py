@@ -155,7 +155,7 @@ def test_a_rejected_token_is_logged_once_and_the_new_one_is_tried(pod, listen, u
     until(lambda: len(intake.requests.get("pod-0", ())) >= 3)
     (one.run_dir / "token").write_text("pod-0-rotated")
     intake.wait_for("pod-0-rotated", lambda state: state["state"] == "ready")
-    assert (one.run_dir / "output").read_text().count("was refused") == 1
+    assert (one.run_dir / "output").read_text().count("was rejected") == 1
 
 
 def test_a_newer_instance_of_the_pod_makes_this_one_leave_with_its_workers(pod, script, intake, until, alive):

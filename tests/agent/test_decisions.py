@@ -84,7 +84,7 @@ def test_metrics_beyond_those_of_a_status_are_named_in_a_warning():
     assert list(sent["metrics"]) == list(report["metrics"])[:64]
     assert sent["warnings"] == [
         "first",
-        "the status has at most 64 metrics, and neither m64 nor those after it; report fewer names",
+        "the status has at most 64 metrics; m64 and later ones are left out. Report fewer metrics",
     ]
 
 

@@ -81,7 +81,7 @@ def test_a_working_folder_that_is_not_there_reaches_kubectl_describe(agent_pyz, 
     assert done.returncode == 64
     said = json.loads(log.read_text())
     assert said["code"] == 64
-    assert "spec.workingDir: `no/such` is no folder the job can work in" in said["failure"]["message"]
+    assert "spec.workingDir: `no/such` cannot be used as working directory" in said["failure"]["message"]
 
 
 def test_workers_start_in_the_working_folder(pod, tmp_path, script):

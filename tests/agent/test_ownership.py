@@ -40,7 +40,7 @@ def test_a_job_of_the_same_name_starts_over_and_the_former_folders_are_kept_asid
 def test_a_job_may_continue_in_the_folder_of_a_former_one_with_a_notice(folder):
     take(folder, "first", go_on=True)
     train(folder, "first")
-    assert "goes on from the files in" in take(folder, "second", go_on=True)
+    assert "continues from the files in" in take(folder, "second", go_on=True)
     assert (folder / "DONE").read_text() == "first"
     assert take(folder, "second", go_on=True) is None
 
@@ -49,7 +49,7 @@ def test_files_that_no_agent_has_looked_at_are_gone_on_from_and_named(folder):
     """Leave files without an owner: a user put them there, or an agent of an older version recorded none."""
     folder.mkdir(parents=True)
     (folder / "weights").write_text("mine")
-    assert "goes on from the files in" in take(folder, "first", go_on=False)
+    assert "continues from the files in" in take(folder, "first", go_on=False)
     assert (folder / "weights").exists()
 
 

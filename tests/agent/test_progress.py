@@ -115,7 +115,9 @@ def test_report_of_a_script_is_shown_whole(node, script):
 def test_a_metric_that_is_not_a_number_is_an_error_with_a_fix(monkeypatch, tmp_path, value, kind):
     monkeypatch.setenv("TORCHYARD_ROUND", "1")
     monkeypatch.setenv("TORCHYARD_RUN_DIR", str(tmp_path))
-    with pytest.raises(TypeError, match=rf"report\(\): metrics is no number but {kind} .*: report\(step=3, loss=0.7\)"):
+    with pytest.raises(
+        TypeError, match=rf"report\(\): metrics must be a number, not {kind} .*: report\(step=3, loss=0.7\)"
+    ):
         report(3, metrics=ast.literal_eval(value))
 
 

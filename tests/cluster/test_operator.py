@@ -114,7 +114,7 @@ async def test_a_renewed_certificate_is_served_and_disturbs_no_agent(api, jobs, 
         sign_again(certificates, address)
     await until(is_new)
     assert await served() != old
-    assert "certificate was read again" in operator.log.read_text()
+    assert "reloaded the intake's certificate" in operator.log.read_text()
     found = await status()
     (pod,) = await listed(api, pods)
     assert (found["state"], pod["metadata"]["uid"]) == ("Running", before["metadata"]["uid"])

@@ -101,7 +101,7 @@ async def test_a_running_intake_uses_the_new_one(authority, out, caplog):
     await asyncio.sleep(0)
     renew(authority, out, HOST, LIFE)
     async with asyncio.timeout(DEADLINE):
-        while "was read again" not in caplog.text:  # noqa: ASYNC110 -- of a thread's work
+        while "reloaded the intake's certificate" not in caplog.text:  # noqa: ASYNC110 -- of a thread's work
             await asyncio.sleep(0.01)
     following.cancel()
 

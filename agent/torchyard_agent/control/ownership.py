@@ -43,7 +43,7 @@ def take(folder: Path, uid: str, *, go_on: bool) -> Optional[str]:
             f"a built-in trainer continues from them with checkpoint.resumeFrom: {old.name}"
         )
     elif found:
-        said = f"this job goes on from the files in {folder} that a former job of this name left"
+        said = f"this job continues from the files in {folder}, which a former job of this name left"
     _write(folder, uid)
     return said
 

@@ -62,7 +62,7 @@ _CUTS: Sequence[Callable[[Dict[str, Any]], Any]] = (
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN: one in a report of the user's must not cost the pod its heartbeat."""
+    """Replace NaN and infinity by null: JSON has neither, and one in a report must not prevent the sync."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -178,7 +178,7 @@ class Sync:
         connection.request("POST", self._path, body=fit(body), headers=headers)
         with self._changed:
             if self._closed or self._urgent > news:
-                raise ConnectionAbortedError("news overtook the poll")
+                raise ConnectionAbortedError("the agent has something new to report")
             self._polling = connection.sock
         try:
             response = connection.getresponse()
@@ -192,7 +192,7 @@ class Sync:
         if status == http.client.CONFLICT and _error(data) == "superseded":
             raise SupersededError
         if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
-            raise RefusedError(f"{status}: the token in {self._token_file} was refused")
+            raise RefusedError(f"{status}: the token in {self._token_file} was rejected")
         if status != http.client.OK:
             raise RefusedError(f"{status}: {_error(data)}")
         answer = json.loads(data)

@@ -53,7 +53,7 @@ def digest(traceback: str, output: List[str], most: int) -> List[str]:
 
 
 def _parse(lines: List[str]) -> tuple[List[_Frame], List[str]]:
-    """Frames of the last exception, outermost first, and the lines of the exception."""
+    """Return the frames of the last exception, outermost first, and the lines of the exception."""
     start = next((index for index in reversed(range(len(lines))) if lines[index].startswith(_START)), None)
     if start is None:
         return [], []

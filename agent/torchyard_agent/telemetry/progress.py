@@ -184,7 +184,7 @@ def _number(name: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError, RuntimeError) as error:  # the last one: a tensor of several elements
         fix = "give each metric a keyword and one number: report(step=3, loss=0.7)"
-        raise TypeError(f"report(): {name} is no number but {type(value).__name__} ({error}); {fix}") from error
+        raise TypeError(f"report(): {name} must be a number, not {type(value).__name__} ({error}); {fix}") from error
 
 
 def silence_with(stop: Callable[[], None]) -> None:

@@ -30,7 +30,7 @@ _NO_TOTAL = (
     "the total number of steps is unknown, so that no value of {metric} is kept for early stopping: "
     "report total_steps, or give spec.metrics.totalSteps"
 )
-_TOO_MANY = "the status has at most {most} metrics, and neither {name} nor those after it; report fewer names"
+_TOO_MANY = "the status has at most {most} metrics; {name} and later ones are left out. Report fewer metrics"
 # Names Hugging Face's progress call gives to what a report has fields for.
 _FIELDS = {"current_step": "step", "total_steps": "totalSteps", "current_epoch": "epoch"}
 _PATTERN_FIELDS = {"step": "step", "total_steps": "totalSteps", "totalSteps": "totalSteps", "epoch": "epoch"}
@@ -61,7 +61,7 @@ def understood(raw: Dict[str, Any]) -> Optional[Dict[str, Any]]:
 
 
 def from_kubeflow(body: Any) -> Dict[str, Any]:
-    """Fields of a report from the body of a Kubeflow progress call: `{"trainerStatus": {"metrics": [...], ...}}`.
+    """Return the fields of a report in a Kubeflow progress call: `{"trainerStatus": {"metrics": [...], ...}}`.
 
     Raises:
         ValueError: it is not of that form.
@@ -94,7 +94,7 @@ def _split(numbers: Dict[str, float], fields: Dict[str, str]) -> Dict[str, Any]:
 
 
 def join(report: Optional[Dict[str, Any]], extra: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-    """`report` with the fields of `extra` laid over it; of two step counts the larger one counts.
+    """Return `report` with the fields of `extra` laid over it; the larger of two step counts is used.
 
     A count of optimizer steps starts at 0 again in a resumed program, whose own count does not.
     """

@@ -53,7 +53,7 @@ def missing_for_torch(asked: int, env: Mapping[str, str], torch: Any, dev: Path 
     if count >= (1 if sliced else asked):
         return None
     if count == 0:
-        return f"CUDA does not start: {trouble or 'torch finds no device'}. Check the driver of the node"
+        return f"CUDA cannot be initialized: {trouble or 'torch finds no device'}. Check the driver of the node"
     return f"torch sees {count} of them. Check CUDA_VISIBLE_DEVICES and the device plugin of the node"
 
 

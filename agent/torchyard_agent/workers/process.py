@@ -155,7 +155,7 @@ def catches(pid: int, sig: int) -> bool:
 def signal_groups(leaders: Iterable[int], sig: int) -> None:
     """Send `sig` once to the process group of each leader, or to a leader that has no group yet."""
     for pid in leaders:
-        assert pid > 1, f"{pid} stands for more than one process"
+        assert pid > 1, f"{pid} is not the id of one process"
         for send in (os.killpg, os.kill):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 send(pid, sig)

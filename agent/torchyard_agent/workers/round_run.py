@@ -271,7 +271,7 @@ class RoundRun:
             cause = self._own_record(code, self._without_evidence(code))
         elif code == 0 and self._incomplete():
             code = 1
-            cause = self._own_record(code, f"the workers ended with 0 but left no {self.settings.completion_file}")
+            cause = self._own_record(code, f"the workers exited with 0 without writing {self.settings.completion_file}")
         cause = cause and self._completed(cause)
         return {
             "round": self.number,

@@ -205,7 +205,7 @@ def _union(members: list[Mapping[str, Any]], definitions: Mapping[str, Any]) -> 
 
 
 def _default(node: Mapping[str, Any]) -> Schema:
-    """Absent says the same as null, an empty list or an empty map: objects stay short without those defaults."""
+    """Return the default of a field, unless it is null or empty: an absent field means the same."""
     default = node.get("default")
     return {} if default in (None, [], {}) else {"default": default}
 

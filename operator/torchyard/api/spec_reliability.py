@@ -94,10 +94,10 @@ class Health(Model, frozen=True, kw_only=True):
     stall: Annotated[
         DurationOrAuto,
         doc(
-            "Longest time without progress in any phase once a round has made its first step; a worker that stands "
-            "still for longer ends with its stacks in its log, and a new round begins. auto: twenty times what it took "
-            "before, ten minutes at least, and then a built-in workload ends; of any other program the status tells "
-            "(StandingStill), since it is not known what it does between two steps."
+            "Longest time without progress, in any phase, once a round has made its first step. A worker that makes "
+            "none for longer is ended, with its stacks in its log, and a new round begins. auto: twenty times what it "
+            "took before, at least ten minutes, for built-in workloads; other programs are not ended but reported in "
+            "the status (StandingStill), since it is not known what they do between two steps."
         ),
     ] = DurationOrAuto.default("auto")
     start_timeout: Annotated[

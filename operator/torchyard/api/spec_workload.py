@@ -128,8 +128,8 @@ class Parallelism(Model, frozen=True, kw_only=True):
     dynamic_shapes: Annotated[
         bool,
         doc(
-            "compile: make code once for all shapes, for samples that differ in length; without, each shape has its "
-            "own, of which PyTorch makes eight before it goes on uncompiled. Needs deterministic: false."
+            "With compile: generate code once for all shapes, for samples of different length. Otherwise PyTorch "
+            "compiles each shape, and continues without compiling after eight of them. Needs deterministic: false."
         ),
     ] = False
     deterministic: Annotated[

@@ -91,7 +91,7 @@ class Duration(float):
 
 
 class DurationOrAuto(Duration):
-    """A duration or `auto`, which is no limit of its own: infinite."""
+    """A duration, or `auto`: infinite, since it sets no limit itself."""
 
     pattern = DURATION_OR_AUTO_PATTERN
 

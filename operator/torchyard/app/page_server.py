@@ -42,7 +42,7 @@ class Connections:
         return sum(map(len, self._open.values()))
 
     def add(self, address: Hashable, transport: asyncio.Transport) -> None:
-        """Take in a connection, and close another one where a bound is reached."""
+        """Add a connection, and close another one if a limit is exceeded."""
         self._open[address][transport] = None
         if len(self._open[address]) > self._limits.connections_per_address:
             self._close_oldest(address)

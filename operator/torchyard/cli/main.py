@@ -48,7 +48,7 @@ COMMANDS: dict[str, Command] = {
     "stacks": Command("collect", "Show where each rank of a running job stands: the stacks of its threads."),
     "profile": Command("collect", "Record some steps of a running job: a trace, or its memory."),
     "stop": Command("lifecycle", "Save a run of this machine and stop it."),
-    "suspend": Command("lifecycle", "Save a job and give its pods up."),
+    "suspend": Command("lifecycle", "Save a checkpoint and delete the pods of a job."),
     "resume": Command("lifecycle", "Continue a job that was stopped, suspended or interrupted."),
     "rm": Command("lifecycle", "Delete a run of this machine with its logs and checkpoints."),
     "delete": Command("lifecycle", "Delete a job with its pods."),

@@ -129,7 +129,7 @@ NO_STACKS = "no stacks: it ended, or it is no Python that the agent's hooks are 
 
 
 class RankStacks(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a rank stands, as its agent tells (docs/protocol.md)."""
+    """The stack of a rank, as its agent reports it (docs/protocol.md)."""
 
     rank: int
     pid: int

@@ -263,21 +263,21 @@ class Unelected:
         self.fence.until = float("inf")
 
     async def acquired(self) -> None:
-        """At once."""
+        """Return at once."""
 
     async def known(self) -> None:
-        """At once."""
+        """Return at once."""
 
     async def lapsed(self) -> None:
-        """Never."""
+        """Wait until cancelled."""
         await asyncio.Event().wait()
 
     async def run(self) -> None:
-        """Nothing to keep."""
+        """Wait until cancelled: there is no lease to keep."""
         await asyncio.Event().wait()
 
     async def release(self) -> None:
-        """Nothing to give up."""
+        """Do nothing: there is no lease to release."""
 
 
 LABEL = "torchyard.dev/leader"

@@ -161,7 +161,7 @@ class Trials:
         unit: Unit | None = None,
         values: dict[str, float] | None = None,
     ) -> TrainingJob | InvalidJob | None:
-        """Stop a trial or let it go on, and store with the same write why, see `trials.edited`; return it as it is now.
+        """Stop or continue a trial, and store the reason in the same write (`trials.edited`); return its job.
 
         Raises:
             Conflict: the job changed since it was read; the newest one is in the cache when this is raised.

@@ -206,7 +206,7 @@ def create_trial(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
 def edit_trial(
     folder: RunFolder, *, suspend: bool, unit: Unit | None = None, values: dict[str, float] | None = None
 ) -> TrainingJob:
-    """Stop a trial or let it go on, and store with the same write why."""
+    """Stop or continue a trial, and store the reason in the same write."""
     return edit_job(folder, lambda job: edited(job, suspend=suspend, unit=unit, values=values))
 
 

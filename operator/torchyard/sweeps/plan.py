@@ -1,7 +1,7 @@
 """`plan(view)`: from a sweep of a cluster and its trials to writes. Pure: no I/O, no clock, no randomness.
 
-`decide` says what to do with trials; this adds what a resource has: suspend, a status, a time to live, and the problems
-that only a person can solve.
+`decide` chooses what to do with trials; this module adds what a resource has: suspend, a status, a time to live, and
+the problems that only a person can solve.
 """
 
 import json

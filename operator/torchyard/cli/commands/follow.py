@@ -26,7 +26,7 @@ LOOK_SECONDS = 1.0
 
 
 async def follow(backend: Backend, name: str, uid: str = "", *, output: TextIO | None = None) -> int:
-    """Show a job until it is over; returns the exit code that says how it ended.
+    """Show a job until it ends; return the exit code for its end.
 
     The terminal only watches: after Ctrl-C the job still runs.
 

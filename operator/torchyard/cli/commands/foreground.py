@@ -24,7 +24,7 @@ KEPT_EVENTS = 50
 
 
 def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = False) -> int:
-    """Control a run until it is over; returns the exit code that says how it ended.
+    """Control a run until it ends; return the exit code for its end.
 
     Raises:
         RefusalError: another process controls it, or it cannot be controlled here.

@@ -49,7 +49,7 @@ def suspend_arguments(parser: ArgumentParser) -> None:
 
 
 def suspend(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
-    """Save a job and give its pods up; `torchyard resume` continues from there. On this machine: `torchyard stop`.
+    """Save a checkpoint and delete the pods of a job; `torchyard resume` continues. On this machine: `torchyard stop`.
 
     On a cluster that takes a claim in `checkpoint.volume`: files on a pod's own disk are lost with the pod.
 

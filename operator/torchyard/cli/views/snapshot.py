@@ -145,7 +145,7 @@ PROGRESS_EVERY = 10.0  # seconds between lines while nothing but the step change
 
 
 class PlainView:
-    """Writes lines to a stream (stderr unless given); says each fact once.
+    """Writes lines to a stream (stderr unless given); reports each fact once.
 
     How a job ended is left to the lines after the view.
     """

@@ -236,7 +236,7 @@ class Informer(Generic[T, S]):
                 self._read_line(line)
 
     def _read_line(self, line: bytes) -> None:
-        """Take in one line of a watch."""
+        """Apply one line of a watch."""
         try:
             event = self._event.decode(line)
             if event.type == "ERROR":

@@ -125,7 +125,7 @@ class Objects(Generic[Valid, Invalid]):
         return list(self._jobs)
 
     def record(self, kind: str | None, document: Mapping[str, Any]) -> None:
-        """Take in one event of a watch: ADDED, MODIFIED, DELETED, or None for an object of a list."""
+        """Apply one event of a watch: ADDED, MODIFIED, DELETED, or None for an object of a list."""
         metadata = document.get("metadata")
         known = None
         if isinstance(metadata, Mapping):
@@ -144,7 +144,7 @@ class Objects(Generic[Valid, Invalid]):
             self._take(job)
 
     def put(self, answer: bytes) -> None:
-        """Take in the answer to a write of our own."""
+        """Apply the answer to a write of this operator."""
         self.record("MODIFIED", msgspec.json.decode(answer))
 
     def written(self, job: Valid) -> None:

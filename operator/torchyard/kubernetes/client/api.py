@@ -108,7 +108,7 @@ class ServerTime:
         return self.steady() + self._ahead
 
     def note(self, date: str | None, *, sent: float) -> None:
-        """Take in the `Date` of an answer, which has whole seconds.
+        """Correct the clock by the `Date` of an answer, which has whole seconds.
 
         Args:
             date: the header, None: there was none.
