@@ -75,7 +75,13 @@ def test_a_stored_curve_has_every_point_as_it_is_appended_and_passes_over_other_
     curve = StoredCurve(path, "loss")
     assert not curve.follow()
     torn = '{"step": 2, "lo'
-    path.write_text('{"step": 1, "loss": 3}\n{"step": 1, "cost": 9}\n' + torn + '\n[]\n{"step": 2, "loss": 2}\n')
+    path.write_text(
+        '{"step": 1, "loss": 3}\n{"step": 1, "cost": 9}\n'
+        + torn
+        + '\n[]\n{"step": 2, "loss": 2}\n{"step": 3, "loss": 1'
+        + "0" * 400
+        + "}\n"
+    )
     assert curve.follow()
     assert curve.history.points == [(1, 3), (2, 2)]
     with path.open("a") as file:

@@ -235,6 +235,11 @@ ONE_NUMBER = {"dtype": "float32", "shape": ["a"]}
             "lists episode 1 more than once; remove the other",
         ),
         ("v2.1", metadata("episodes.jsonl", put("length", True)), "line 1: field 'length' is True, expected a whole"),
+        (
+            "v2.1",
+            lambda data: (data / "meta/tasks.jsonl").write_text("\n\n{}"),
+            "tasks.jsonl, line 3: field .task_index. is None",
+        ),
         ("v2.1", metadata("tasks.jsonl", put("task", None)), "field 'task' of task 0 is None, expected its text"),
         ("v2.1", metadata("tasks.jsonl", put("task", " ")), "line 1: field 'task' of task 0 is ' ', expected its text"),
         ("v3.0", metadata("tasks.parquet", put("__index_level_0__", "", 1)), "field .* of task 1 is '', expected its"),

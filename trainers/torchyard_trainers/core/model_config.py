@@ -1,6 +1,5 @@
 """The `config.json` of a folder of Hugging Face, written by others: checked before a model is built of it."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torchyard_trainers.core.exits import ConfigError, TrainerError
 from torchyard_trainers.core.hub import HEAD, folder_fix, other_than_file
+from torchyard_trainers.core.json_text import parse_json
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -115,8 +115,8 @@ def read_object(path: Path, at: str, what: str) -> dict[str, Any]:
         if not path.is_file() or path.stat().st_size > MAX_CONFIG_BYTES:
             raise ConfigError(f"{at} is not {what}: it is not a file of at most {MAX_CONFIG_BYTES >> 20} MiB")
         check_is_file(path, at)
-        tree = json.loads(path.read_text())
-    except (ValueError, RecursionError, OSError) as error:
+        tree = parse_json(path.read_text())
+    except (ValueError, OSError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{at} is not {what}: {error}") from error

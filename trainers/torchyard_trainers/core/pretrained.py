@@ -3,7 +3,6 @@
 Each process reads only the rows that it holds. Nothing in a folder is executed: no pickle, no code of a model.
 """
 
-import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
+from torchyard_trainers.core.json_text import parse_json
 from torchyard_trainers.core.model_config import check_is_file, other_weights
 from torchyard_trainers.core.named_tensors import local_part, names_of
 from torchyard_trainers.core.published import Piece, published
@@ -344,7 +344,7 @@ def _index_of(pretrained: Pretrained) -> dict[str, str] | None:
         raise ConfigError(f"{at}: larger than {MAX_INDEX_BYTES >> 20} MiB; not an index of a model")
     check_is_file(path, at)
     try:
-        weight_map: Any = json.loads(path.read_text())["weight_map"]
+        weight_map: Any = parse_json(path.read_text())["weight_map"]
         names = {str(name): str(file) for name, file in weight_map.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{at}: has no weight_map ({error}); copy the folder again") from error

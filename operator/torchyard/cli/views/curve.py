@@ -57,7 +57,7 @@ class StoredCurve:
         try:
             point = json.loads(line)
             self.history.add(float(point["step"]), float(point[self.metric]))
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # another metric's, or cut short by a full disk
 
 

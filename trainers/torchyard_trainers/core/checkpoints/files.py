@@ -1,10 +1,11 @@
 """Reading files of a folder that others may have written: regular files below it, of a bounded size, and no links."""
 
-import json
 import os
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from torchyard_trainers.core.json_text import parse_json
 
 MAX_RECORD_BYTES = 64 * 1024 * 1024
 
@@ -47,10 +48,7 @@ def read_record(path: Path, limit: int = MAX_RECORD_BYTES) -> dict[str, Any]:
         ValueError: it is larger than `limit`, not a regular file, or holds something else.
         OSError: it cannot be read.
     """
-    try:
-        found = json.loads(read_bytes(path, limit))
-    except RecursionError as error:
-        raise ValueError(f"{path.name} is nested too deeply") from error
+    found = parse_json(read_bytes(path, limit))
     if not isinstance(found, dict):
         raise ValueError(f"{path.name} holds no JSON object")  # noqa: TRY004 -- a bad file, not a bad argument
     return found

@@ -1,26 +1,30 @@
-"""Records of files with one JSON object a line."""
+"""Records of files with one JSON object a line; empty lines are no records."""
 
 import json
 import re
 from array import array
+from itertools import chain, islice
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchyard_trainers.core.data.files import File
 from torchyard_trainers.core.data.rows import Row
 from torchyard_trainers.core.exits import DataError
 from torchyard_trainers.core.hub import other_than_file
+from torchyard_trainers.core.json_text import parse_json
 
 LONGEST_LINE = 32 << 20  # bytes
 HEAD = 1 << 16  # bytes that show what a file is
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-OFFSETS = 1 << 22  # an index holds at most this many lines; of longer files, every second, fourth, ... line
+OFFSETS = 1 << 22  # an index holds at most this many lines; of longer files, every second, fourth, ... record
 
 
 class JsonLines:
     """A file with one JSON object a line.
 
-    Lines are found by one pass over the file. Its index has at most `OFFSETS` entries, so that memory is bounded; a
+    Records are found by one pass over the file. Its index has at most `OFFSETS` entries, so that memory is bounded; a
     record of a longer file is read together with a few lines before it.
     """
 
@@ -28,13 +32,13 @@ class JsonLines:
         """Index a file.
 
         Raises:
-            DataError: the file cannot be read, has no line, or has one of more than `LONGEST_LINE` bytes.
+            DataError: the file cannot be read, has no record, or has one of more than `LONGEST_LINE` bytes.
         """
         if file.name.endswith((".gz", ".zst", ".bz2", ".xz")):
             raise DataError(f"{file.url}: compressed lines cannot be read in any order; decompress it, or use Parquet")
         self._file = file
         _check_kind(file)
-        self._offsets, self._stride, self._length = _index(file)
+        self._offsets, self._lines, self._stride, self._length = _index(file)
         if not self._length:
             raise DataError(f"{file.url}: the file has no records")
         self.fingerprint = file.fingerprint
@@ -44,19 +48,15 @@ class JsonLines:
 
     def row(self, index: int) -> Row:
         """Return a record."""
-        group, rest = divmod(index, self._stride)
-        end = self._offsets[group + 1] if group + 1 < len(self._offsets) else self._file.size
-        line = self._file.read(self._offsets[group], end).split(b"\n")[rest]
-        if not line.strip():
-            raise DataError(
-                f"{self.where(index)}: not a JSON object: the line is empty; remove it, or skip bad records"
-            )
+        _, line = self._find(index)
         try:
-            found = json.loads(line)
+            found = parse_json(line)
         except UnicodeDecodeError as error:
             raise DataError(f"{self.where(index)}: not a JSON object in UTF-8: {error}; convert the file") from None
-        except (ValueError, RecursionError) as error:
+        except json.JSONDecodeError as error:
             raise DataError(f"{self.where(index)}: not a JSON object: {error}; write one object a line") from None
+        except ValueError as error:
+            raise DataError(f"{self.where(index)}: {error}") from None
         if not isinstance(found, dict):
             raise DataError(
                 f"{self.where(index)}: expected a JSON object, found {type(found).__name__}; write one object a line"
@@ -78,7 +78,14 @@ class JsonLines:
 
     def where(self, index: int) -> str:
         """Return the place of a record for messages."""
-        return f"{self._file.name}, line {index + 1}"
+        return f"{self._file.name}, line {self._find(index)[0]}"
+
+    def _find(self, index: int) -> tuple[int, bytes]:
+        """Return the number of the line with a record, counted from 1, and that line."""
+        group, rest = divmod(index, self._stride)
+        end = self._offsets[group + 1] if group + 1 < len(self._offsets) else self._file.size
+        lines = enumerate(self._file.read(self._offsets[group], end).split(b"\n"), self._lines[group])
+        return next(islice(((number, line) for number, line in lines if line.strip()), rest, None))
 
 
 def _check_kind(file: File) -> None:
@@ -101,27 +108,49 @@ def _check_kind(file: File) -> None:
         raise DataError(f"{file.url}: lines end with a carriage return alone; end them with a line feed")
 
 
-def _index(file: File) -> tuple["array[int]", int, int]:
-    """Return the offsets of every `stride`th line, the stride, and the number of lines up to the last that has text."""
-    offsets, stride = array("Q", [0]), 1
-    ended = length = 0  # lines that have ended; lines up to the last that has text
-    begun = position = 0  # of the current line; of the current block
-    for block in file.blocks():
-        if text := block.rstrip():
-            length = ended + text.count(b"\n") + 1
-        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n")).astype(np.uint64) + np.uint64(position)
-        position += len(block)
-        begins = np.concatenate([np.array([begun], np.uint64), ends + np.uint64(1)])
-        sizes = np.append(ends, np.uint64(position)) - begins
-        if int(sizes.max()) > LONGEST_LINE:
-            line, size = ended + int(sizes.argmax()) + 1, int(sizes.max())
-            raise DataError(
-                f"{file.name}, line {line}: {size} bytes or more; a line has at most {LONGEST_LINE}; split it, or "
-                "use Parquet"
-            )
-        offsets.extend(begins[1:][-(ended + 1) % stride :: stride].tolist())
-        begun, ended = int(begins[-1]), ended + len(ends)
+def _index(file: File) -> tuple["array[int]", "array[int]", int, int]:
+    """Return the offset and line number of every `stride`th record, the stride, and the number of records."""
+    offsets, lines, stride = array("Q"), array("Q"), 1
+    count = position = begun = 0  # records; where the block begins, and the line that has not ended
+    line, has_text = 1, False  # of the line that has not ended: its number, and whether it is a record
+    last = (0, 1)  # where the newest record begins, and its line
+    for block in chain(file.blocks(), [b"\n"]):  # the last line may have no end
+        ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
+        starts = np.append(0, ends + 1)
+        filled = _with_text(block, starts, np.append(ends, len(block)))
+        filled[0] |= has_text
+        begins, numbers = (position + starts)[filled], (line + np.arange(len(starts)))[filled]
+        if filled[0]:
+            begins[0] = begun
+        places, in_lines = np.append(last[0], begins), np.append(last[1], numbers)
+        position, line, has_text = position + len(block), line + len(ends), bool(filled[-1])
+        begun = position - len(block) + int(starts[-1]) if len(ends) else begun
+        _check_sizes(file, np.append(places, position), in_lines)
+        last = int(places[-1]), int(in_lines[-1])
+        ended = slice(-count % stride, len(begins) - has_text, stride)
+        offsets.extend(begins[ended].tolist())
+        lines.extend(numbers[ended].tolist())
+        count += len(begins) - has_text
         while len(offsets) > OFFSETS:
-            del offsets[1::2]
+            del offsets[1::2], lines[1::2]
             stride *= 2
-    return offsets, stride, length
+    return offsets, lines, stride, count
+
+
+def _with_text(block: bytes, starts: NDArray[Any], ends: NDArray[Any]) -> NDArray[Any]:
+    """Return which lines have more than white space."""
+    codes = np.frombuffer(block + b"\n", np.uint8)
+    filled = codes[starts] > ord(" ")  # their first characters, which are enough for nearly all lines
+    for each in np.flatnonzero(~filled & (ends > starts)):
+        filled[each] = bool(block[starts[each] : ends[each]].strip())
+    return filled
+
+
+def _check_sizes(file: File, places: NDArray[Any], lines: NDArray[Any]) -> None:
+    """Check how many bytes are between records that begin at `places`, in `lines`; the last place is where they end."""
+    sizes = np.diff(places)
+    if (size := int(sizes.max())) > LONGEST_LINE:
+        raise DataError(
+            f"{file.name}, line {lines[sizes.argmax()]}: {size} bytes or more; a line has at most {LONGEST_LINE}, with "
+            "the empty lines that follow it; split it, or use Parquet"
+        )

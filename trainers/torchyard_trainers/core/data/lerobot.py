@@ -21,6 +21,7 @@ from torchyard_trainers.core.data.files import File
 from torchyard_trainers.core.data.parquet import decoded
 from torchyard_trainers.core.exits import DataError
 from torchyard_trainers.core.hub import HEAD, folder_fix, other_than_file
+from torchyard_trainers.core.json_text import parse_json
 
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 INFO = "meta/info.json"
@@ -151,8 +152,7 @@ def statistics_fault(dataset: LeRobot, name: str) -> str:
 def _episodes_v2(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -> list[Episode]:
     episodes = []
     size = _number({"chunks_size": 1000, **info}, "chunks_size", f"{folder}/meta/info.json", least=1)
-    for line, row in enumerate(_json_lines(folder, "meta/episodes.jsonl"), 1):
-        where = f"{folder}/meta/episodes.jsonl, line {line}"
+    for where, row in _json_lines(folder, "meta/episodes.jsonl"):
         number, length = _number(row, "episode_index", where), _number(row, "length", where, least=1)
         names = {"episode_chunk": number // size, "episode_index": number}
         paths = {key: (_path(info, "video_path", folder, video_key=key, **names), 0.0) for key in videos}
@@ -191,10 +191,7 @@ def _episodes_v3(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -
 
 def _tasks_v2(folder: Path) -> dict[int, str]:
     rows = _json_lines(folder, "meta/tasks.jsonl")
-    return {
-        _number(row, "task_index", where): _text(row, "task", where)
-        for where, row in ((f"{folder}/meta/tasks.jsonl, line {line}", row) for line, row in enumerate(rows, 1))
-    }
+    return {_number(row, "task_index", where): _text(row, "task", where) for where, row in rows}
 
 
 def _tasks_v3(folder: Path) -> dict[int, str]:
@@ -215,8 +212,8 @@ def _of_all_frames(folder: Path) -> dict[str, dict[str, list[float]]]:
 def _of_episodes(folder: Path) -> dict[str, dict[str, list[float]]]:
     """Return the statistics of all episodes from those of each: variances are means of variances and squared means."""
     parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
-    for line, row in enumerate(_json_lines(folder, "meta/episodes_stats.jsonl"), 1):
-        where, own = f"{folder}/meta/episodes_stats.jsonl, line {line}", row.get("stats", {})
+    for where, row in _json_lines(folder, "meta/episodes_stats.jsonl"):
+        own = row.get("stats", {})
         if not isinstance(own, dict):
             raise DataError(f"{where}: field 'stats' is {own!r}, expected an object")
         for name, each in own.items():
@@ -299,25 +296,28 @@ def read_parquet(folder: Path, name: str, columns: Sequence[str] | None, most: i
 def _json(folder: Path, name: str) -> dict[str, Any]:
     path = folder / name
     try:
-        found = json.loads(_content(folder, name))
-    except (ValueError, RecursionError) as error:
+        found = parse_json(_content(folder, name))
+    except ValueError as error:
         raise DataError(f"{path}: not JSON: {error}") from error
     if not isinstance(found, dict):
         raise DataError(f"{path}: is a {type(found).__name__}, expected an object")
     return found
 
 
-def _json_lines(folder: Path, name: str) -> list[dict[str, Any]]:
-    path = folder / name
+def _json_lines(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
+    """Return the objects of a file, each with its place for messages; empty lines are skipped."""
     rows = []
-    for number, line in enumerate(_content(folder, name).rstrip().split(b"\n"), 1):
+    for number, line in enumerate(_content(folder, name).split(b"\n"), 1):
+        if not line.strip():
+            continue
+        where = f"{folder / name}, line {number}"
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: not JSON: {error}") from error
+            row = parse_json(line)
+        except ValueError as error:
+            raise DataError(f"{where}: not JSON: {error}") from error
         if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: is a {type(row).__name__}, expected an object")
-        rows.append(row)
+            raise DataError(f"{where}: is a {type(row).__name__}, expected an object")
+        rows.append((where, row))
     return rows
 
 
