@@ -49,10 +49,12 @@ def test_a_state_is_enough_to_go_on_with_the_same_bits_in_another_process_and_at
         assert all(torch.equal(one, other[rows]) for one, other in zip(found[1:4], expected[1:4], strict=True))
 
 
-def test_what_is_seen_rewarded_and_over_is_what_gymnasium_says():
+@pytest.mark.parametrize("name", ["CartPole-v1", "outside_worlds:made_by_a_function"])
+def test_what_is_seen_rewarded_and_over_is_what_gymnasium_says(name):
     import gymnasium
 
-    environment, theirs = opened({"environment": "CartPole-v1"}), gymnasium.make("CartPole-v1")
+    environment, theirs = opened({"environment": name}), gymnasium.make("CartPole-v1")
+    assert environment.limit == 500
     state = environment.reset(torch.rand(6, 1, generator=torch.Generator().manual_seed(1)))
     seen, _ = theirs.reset(seed=int(state["seed"][2]))
     assert environment.observe(state)[2, 0].tolist() == seen.tolist()
@@ -133,6 +135,7 @@ def test_what_an_environment_may_not_return_is_named(world, message):
         ({"environment": "Pendulum-v1"}, "has actions Box(-2.0, 2.0, (1,), float32); a policy chooses one of"),
         ({"environment": "nowhere:Thing"}, "there is no module 'nowhere'; set workingDir to its folder"),
         ({"environment": "outside_worlds:Thing"}, "but outside_worlds has no class Thing"),
+        ({"environment": "outside_worlds:made_of_many"}, "is a VectorEnv of gymnasium; name the class of a single"),
         ({"environment": "outside_worlds:Many"}, "is a VectorEnv of gymnasium; name the class of a single environment"),
         ({"environment": "outside_worlds:Hill"}, "has no steps after which an episode is cut off; set trainer.params."),
         (HILL | {"environment": "outside_worlds:Endless"}, "which cannot be flattened; wrap it so that"),

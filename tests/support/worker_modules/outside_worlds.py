@@ -180,3 +180,11 @@ class Switches(Levers):
     """Three switches."""
 
     action_space = spaces.MultiBinary(3)
+
+
+def made_by_a_function():
+    return gymnasium.make("CartPole-v1")
+
+
+def made_of_many():
+    return gymnasium.make_vec("CartPole-v1", num_envs=2)

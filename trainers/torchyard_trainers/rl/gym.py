@@ -197,12 +197,12 @@ class Gymnasium:
             raise ConfigError(f"{self._at} returned {what} with {bad}, from which nothing can be learned; correct it")
 
 
-def open_gymnasium(name: str, made: type | None, most_steps: int | None, at: str) -> Gymnasium:
-    """Return the environment of a gymnasium id, or of a class of `gymnasium.Env`.
+def open_gymnasium(name: str, made: Callable[[], Any] | None, most_steps: int | None, at: str) -> Gymnasium:
+    """Return the environment of a gymnasium id, or what a class or a function makes.
 
     Args:
         name: an id, such as `CartPole-v1`; not read if there is a class.
-        made: a class, which is made without arguments.
+        made: a class or a function, which is called without arguments.
         most_steps: of an episode; None: as many as are registered.
         at: the field and its value, which an error begins with.
 

@@ -27,7 +27,7 @@ _FOREIGN = {
 
 
 def class_of(name: str, at: str) -> Any:
-    """Return the class that `MODULE:CLASS` names.
+    """Return what `MODULE:CLASS` names: a class, or a function that makes an environment.
 
     Args:
         name: `MODULE:CLASS`.
@@ -41,9 +41,27 @@ def class_of(name: str, at: str) -> Any:
     if not callable(getattr(module, kind, None)):
         raise ConfigError(f"{at}, but {path} has no class {kind}")
     found = getattr(module, kind)
+    _check_library(found, at)
+    return found
+
+
+def makes_gymnasium(found: Any, at: str) -> bool:
+    """Return whether a class is an environment of gymnasium, or a function without arguments returns one.
+
+    Raises:
+        ConfigError: the function raises an error, or returns an environment of another library that cannot be used.
+    """
+    if isinstance(found, type):
+        return GYMNASIUM in bases_of(found)
+    with blamed(at, "making it", "return an environment from a function without arguments"):
+        kind = type(found())
+    _check_library(kind, at)
+    return GYMNASIUM in bases_of(kind)
+
+
+def _check_library(found: object, at: str) -> None:
     if foreign := next((_FOREIGN[each] for each in bases_of(found) if each in _FOREIGN), None):
         raise ConfigError(f"{at} {foreign}")
-    return found
 
 
 def bases_of(found: object) -> list[str]:

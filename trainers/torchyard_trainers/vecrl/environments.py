@@ -6,13 +6,12 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.rl.environment import Environment
 from torchyard_trainers.rl.gym import Gymnasium, open_gymnasium
 from torchyard_trainers.rl.outside import (
-    GYMNASIUM,
     MEMBERS,
     METHODS,
-    bases_of,
     check_shapes,
     class_of,
     make_tensor_environment,
+    makes_gymnasium,
 )
 from torchyard_trainers.vecrl.bandit import Bandit
 from torchyard_trainers.vecrl.cartpole import CartPole
@@ -45,7 +44,7 @@ def build_environment(settings: Settings, device: torch.device) -> Environment:
 
 def _outside(settings: Settings, at: str) -> Environment:
     found = class_of(settings.environment, at) if is_class(settings.environment) else None
-    if found is None or GYMNASIUM in bases_of(found):
+    if found is None or makes_gymnasium(found, at):
         if settings.compile:
             raise ConfigError(f"{at} is not made of tensors, so it cannot be compiled; remove parallelism.compile")
         made: Gymnasium = open_gymnasium(settings.environment, found, settings.max_episode_steps, at)
