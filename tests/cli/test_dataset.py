@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from tests.support.trainers.lerobot import TASKS, write_lerobot
+from tests.support.trainers.lerobot import TASKS, rename_features, write_lerobot
 
 LENGTHS = [7, 5, 9]
 
@@ -29,9 +29,12 @@ def test_a_sound_dataset_is_described(torchyard, tmp_path, version, video):
 
 
 def test_a_dataset_that_no_job_can_train_on_has_a_problem(torchyard, tmp_path):
-    done = torchyard("dataset", "inspect", str(write_lerobot(tmp_path / "data", "v3.0", [4])))
+    folder = write_lerobot(tmp_path / "data", "v3.0", [4])
+    rename_features(folder, {"action": "actions"})
+    done = torchyard("dataset", "inspect", str(folder))
     assert done.returncode == 1
     assert "each episode has 4 frames" in done.stdout
+    assert "no feature 'action'; set trainer.params.fields: {action: actions}; the features" in done.stdout
     assert "data: has one episode; record another one, since training holds some out" in done.stdout
 
 

@@ -12,15 +12,16 @@ import pytest
 import torch
 from pyarrow import parquet
 from tests.support.trainers.gangs import Yard
-from tests.support.trainers.lerobot import FPS, TASKS, episodes_of, write_lerobot
+from tests.support.trainers.lerobot import FPS, TASKS, episodes_of, rename_features, write_lerobot
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.data.lerobot import open_lerobot
 from torchyard_trainers.core.data.lerobot_frames import Frames
+from torchyard_trainers.core.data.robot_features import ACTION, STATE, lacking
 from torchyard_trainers.core.exits import ConfigError, DataError, Exit
 from torchyard_trainers.vla.augmentation import augmented
 from torchyard_trainers.vla.params import resolve_params
-from torchyard_trainers.vla.recordings import ACTION, STATE, Recordings
+from torchyard_trainers.vla.recordings import Recordings
 from torchyard_trainers.vla.task import VisionLanguageAction
 
 LENGTHS = [7, 5, 9, 6]
@@ -54,6 +55,25 @@ def test_every_frame_is_read_as_it_was_written(tmp_path, version, video):
     assert tuple(tasks[number] for number in sorted(tasks)) == TASKS
     assert found.tokens.unique(dim=0).shape[0] == 2
     assert found.mask.sum(1).unique().tolist() == [3, 5], "the words of both tasks and the token that begins them"
+
+
+def test_state_and_action_may_have_other_names_and_their_absence_is_named_with_the_fix(tmp_path):
+    folder = write_lerobot(tmp_path / "data", "v3.0", LENGTHS)
+    usual = recordings(folder, kind="min-max")
+    expected, rows = usual.demonstrations(usual.read(range(9))), usual.assets()["normalization.json"]
+    rename_features(folder, {STATE: "state", ACTION: "actions", "observation.images.camera0": "image"})
+    with pytest.raises(
+        DataError, match=r"no feature 'observation.state'; set trainer.params.fields: \{state: state, act"
+    ):
+        recordings(folder)
+    found = recordings(folder, kind="min-max", fields={"state": "state", "action": "actions"})
+    assert found.assets()["normalization.json"] == rows
+    again = found.demonstrations(found.read(range(9)))
+    assert torch.equal(again.actions, expected.actions)
+    assert torch.equal(again.observation.state, expected.observation.state)
+    rename_features(folder, {"actions": "velocity"})
+    (said,) = lacking(open_lerobot(folder))
+    assert said.endswith("fields: {state: state, action: ...}; the features are state, image, velocity")
 
 
 def test_a_process_keeps_a_bounded_part_of_a_dataset_with_a_file_for_each_episode(tmp_path, monkeypatch):
@@ -379,6 +399,8 @@ def test_augmentation_follows_from_keys_and_changes_all_images_of_a_sample_alike
         ({"data": "x", "objects": 2}, "trainer.params.objects: 2, but trainer.params.data has its own objects"),
         ({"augment": 0.1}, "trainer.params.augment: 0.1, but the procedural tabletop has none; set data or remove it"),
         ({"data": "x", "imageDeltas": [0.1]}, "trainer.params.imageDeltas"),
+        ({"fields": {"state": "s"}}, "trainer.params.fields: {'state': 's'}, but the procedural tabletop has none"),
+        ({"data": "x", "fields": {"actions": "a"}}, "trainer.params.fields: 'actions' is not a field of a frame; use"),
     ],
 )
 def test_a_mistake_is_named(given, message):

@@ -71,6 +71,20 @@ def write_lerobot(folder: Path, version: str, lengths: list[int], *, video: bool
     return folder
 
 
+def rename_features(folder: Path, names: dict[str, str]) -> None:
+    """Give features of a dataset of version 3.0 other names."""
+    for path in (folder / "meta/info.json", folder / "meta/stats.json"):
+        tree = json.loads(path.read_text())
+        part = tree.get("features", tree)
+        for old, new in names.items():
+            if old in part:
+                part[new] = part.pop(old)
+        path.write_text(json.dumps(tree))
+    for path in folder.glob("data/*/*.parquet"):
+        table = parquet.read_table(path)
+        _save(table.rename_columns([names.get(each, each) for each in table.column_names]), path)
+
+
 def _table(number: int, begin: int, episode: dict[str, Any], images: list[str]) -> Any:
     length = len(episode["state"])
     columns: dict[str, Any] = {

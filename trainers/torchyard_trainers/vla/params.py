@@ -55,6 +55,13 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     cameras: Annotated[
         list[str], doc("data: features that are images, in the order in which the model sees them; []: all.")
     ] = field(default_factory=list)
+    fields: Annotated[
+        dict[str, str],
+        doc(
+            "data: names of the features that are the state of the robot and its action, where they are not "
+            "observation.state and action, such as {state: state, action: actions}."
+        ),
+    ] = field(default_factory=dict)
     image_deltas: Annotated[
         Annotated[list[Annotated[float, Meta(ge=-3600, le=0)]], Meta(min_length=1, max_length=16)],
         doc("data: times of the images that the model sees of each camera, relative to now (seconds)."),
@@ -141,6 +148,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     seed: int
     data: str | None = None
     cameras: list[str] = field(default_factory=list)
+    fields: dict[str, str] = field(default_factory=dict)
     image_deltas: list[float] = field(default_factory=lambda: [0.0])
     action_seconds: float | None = None
     hold_out: float = 0.1
@@ -302,11 +310,17 @@ def _check_tokens(params: Params, values: dict[str, Any]) -> None:
 def _check(params: Params, settings: Settings) -> None:
     at = "trainer.params"
     if settings.data is None:
-        wanted = {"cameras": [], "imageDeltas": [0.0], "actionSeconds": None, "augment": 0.0, "workers": None}
-        have = [params.cameras, params.image_deltas, params.action_seconds, params.augment, params.workers]
-        for (name, default), value in zip(wanted.items(), have, strict=True):
+        defaults = {"cameras": [], "fields": {}, "image_deltas": [0.0], "action_seconds": None, "augment": 0.0}
+        for name, default in {**defaults, "workers": None}.items():
+            value = getattr(params, name)
             if value != default:
-                raise ConfigError(f"{at}.{name}: {value}, but the procedural tabletop has none; set data or remove it")
+                encoded = Params.__struct_encode_fields__[Params.__struct_fields__.index(name)]
+                raise ConfigError(
+                    f"{at}.{encoded}: {value}, but the procedural tabletop has none; set data or remove it"
+                )
+    for name in params.fields:
+        if name not in ("state", "action"):
+            raise ConfigError(f"{at}.fields: {name!r} is not a field of a frame; use state, action")
     if params.bins is not None and settings.head != "tokens":
         raise ConfigError(
             f"{at}.bins: {params.bins}, but head {settings.head} has no tokens; set head: tokens or remove it"

@@ -1,6 +1,6 @@
 """Demonstrations of a LeRobot dataset as a `Source`: images, state, and the actions that follow."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,13 +13,13 @@ from torch import Tensor
 from torchyard_trainers.core.data.frames import Videos, decode_image, fitted
 from torchyard_trainers.core.data.lerobot import Episode, LeRobot, open_lerobot, statistics_fault
 from torchyard_trainers.core.data.lerobot_frames import Frames
+from torchyard_trainers.core.data.robot_features import ACTION, STATE, no_camera, robot_features
 from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.vla.instructions import Instructions
 from torchyard_trainers.vla.normalization import Kind, Scaling, as_json, scaling
 from torchyard_trainers.vla.observation import Demonstration, Observation
 from torchyard_trainers.vla.params import Settings
 
-STATE, ACTION = "observation.state", "action"
 # A time between frames is meant where it is this far from a frame, in frames.
 _NEAR = 0.01
 
@@ -53,6 +53,7 @@ class Recordings:
         episodes: Sequence[Episode],
         *,
         cameras: Sequence[str],
+        fields: Mapping[str, str] | None = None,
         image_size: int,
         chunk: int,
         kind: Kind,
@@ -66,6 +67,7 @@ class Recordings:
             dataset: with a state and actions.
             episodes: of the dataset.
             cameras: features that are images, in the order in which the model sees them; (): all.
+            fields: names of the features that are `state` and `action`; None: LeRobot's.
             image_size: pixels of a side that images are fitted into.
             chunk: actions that follow.
             kind: of normalisation.
@@ -81,12 +83,13 @@ class Recordings:
         self._dataset, self._episodes, self._size = dataset, list(episodes), image_size
         self._cameras = list(cameras) or dataset.cameras
         if not self._cameras:
-            raise DataError(f"{dataset.folder}: no feature is an image or a video; the model needs at least one camera")
+            raise DataError(no_camera(dataset))
         for name in self._cameras:
             if name not in dataset.cameras:
                 raise DataError(f"{dataset.folder}: no camera {name!r}; it has {', '.join(dataset.cameras) or 'none'}")
-        self.state_size, self.action_size = dataset.width(STATE), dataset.width(ACTION)
-        for name in (STATE, ACTION):
+        self._names = robot_features(dataset, fields or {})
+        self.state_size, self.action_size = (dataset.width(name) for name in self._names.values())
+        for name in self._names.values():
             if kind != "none" and (fault := statistics_fault(dataset, name)):
                 raise DataError(f"{dataset.folder}: {fault}")
         self._kind: Kind = kind
@@ -139,18 +142,18 @@ class Recordings:
         return Demonstration(seen, self.scaling(ACTION).normalize(batch.actions), batch.valid)
 
     def scaling(self, name: str) -> Scaling:
-        """Return what normalises a feature."""
+        """Return what normalises STATE or ACTION."""
         size = self.state_size if name == STATE else self.action_size
-        return scaling(self._dataset.statistics.get(name, {"mean": [0.0] * size}), self._kind)
+        return scaling(self._dataset.statistics.get(self._names[name], {"mean": [0.0] * size}), self._kind)
 
     def assets(self) -> dict[str, Path | str]:
         """Return files that an exported policy needs: statistics, and what encodes instructions."""
-        own = {name: self._dataset.statistics.get(name, {}) for name in (STATE, ACTION)}
+        own = {name: self._dataset.statistics.get(feature, {}) for name, feature in self._names.items()}
         return {"normalization.json": as_json(self._kind, own), **self.instructions.assets()}
 
     @cached_property
     def _frames(self) -> Frames:
-        return Frames(self._dataset, [STATE, ACTION])
+        return Frames(self._dataset, list(self._names.values()))
 
     def _sample(self, number: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], int]:
         place = int(np.searchsorted(self._ends, number, side="right"))
@@ -159,9 +162,9 @@ class Recordings:
         rows = self._frames.of(episode)
         ahead = frame + self._ahead
         valid = ahead < episode.length
-        actions = rows[ACTION][np.minimum(ahead, episode.length - 1)]
+        actions = rows[self._names[ACTION]][np.minimum(ahead, episode.length - 1)]
         images = [self._image(episode, max(0, frame + back), camera) for camera in self._cameras for back in self._back]
-        return np.stack(images), rows[STATE][frame], actions, valid, int(rows["task_index"][frame])
+        return np.stack(images), rows[self._names[STATE]][frame], actions, valid, int(rows["task_index"][frame])
 
     def _image(self, episode: Episode, frame: int, camera: str) -> NDArray[np.uint8]:
         place = f"{episode.file}, episode {episode.number}, frame {frame}, field {camera!r}"
@@ -187,6 +190,7 @@ def open_recordings(settings: Settings, folder: Path, image_size: int) -> tuple[
             dataset,
             episodes,
             cameras=settings.cameras,
+            fields=settings.fields,
             image_size=image_size,
             chunk=settings.chunk,
             kind=kind,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torchyard_trainers.core.data.frames import Videos, decode_image
 from torchyard_trainers.core.data.lerobot import Episode, LeRobot, open_lerobot, statistics_fault
 from torchyard_trainers.core.data.lerobot_frames import Frames
+from torchyard_trainers.core.data.robot_features import lacking
 from torchyard_trainers.core.exits import DataError
 
 PROBLEMS = 20  # that are listed; the others are counted
@@ -36,6 +37,7 @@ def inspect(folder: Path) -> dict[str, Any]:
     problems += [fault for fault in faults.values() if fault]
     if not problems:  # all frames were seen
         problems = [text for name in names if (text := seen[name].fault(name, dataset.statistics[name]))]
+    problems = lacking(dataset) + problems
     if len(lengths) == 1:
         problems.append(f"{folder}: has one episode; record another one, since training holds some out to evaluate")
     return {

@@ -80,7 +80,7 @@ class LeRobot:
         if name not in self.features:
             raise DataError(f"{self.folder}: no feature {name!r}; it has {', '.join(self.features)}")
         shape, dtype = self.features[name]["shape"], self.features[name]["dtype"]
-        if len(shape) != 1 or not dtype.startswith(("float", "int")):
+        if len(shape) != 1 or not dtype.startswith(("float", "int", "uint")):
             raise DataError(f"{self.folder}: feature {name!r} is {dtype} {shape}, expected a vector of numbers")
         return int(shape[0])
 
