@@ -77,8 +77,11 @@ def test_json_lines_are_read_in_any_order(tmp_path, monkeypatch):
         ("{", "train.jsonl, line 3: not a JSON object: Expecting property name"),
         ("[1]", "train.jsonl, line 3: expected a JSON object, found list"),
         ('{"a": "\\ud83d\\ude00", "b": ["\\ud800"]}', "train.jsonl, line 3: field 'b' has half of a pair of escapes"),
-        ("[" * 100_000, "train.jsonl, line 3: JSON that is nested too deeply"),
-        ('{"id": ' + "9" * 5000 + "}", "train.jsonl, line 3: JSON with an integer of more than 4,300 digits; write it"),
+        ("[" * 100_000, "train.jsonl, line 3: cannot be read as JSON: it is nested too deeply"),
+        (
+            '{"id": ' + "9" * 5000 + "}",
+            "train.jsonl, line 3: cannot be read as JSON: it has an integer of more than 4,300 digits",
+        ),
         ('{"text": "\udcff"}', "train.jsonl, line 3: not a JSON object in UTF-8: "),
     ],
 )

@@ -119,7 +119,7 @@ def test_a_model_without_some_of_its_weights_does_not_talk(folder):
         ("generation_config.json", "[" * 200_000, "is not a config of generation"),
         ("generation_config.json", '{"eos_token_id": ["x"]}', r"eos_token_id is \"\['x'\]\", expected the number"),
         (ADAPTERS, "[" * 200_000, "is not a config of adapters"),
-        (INDEX, "[" * 200_000, "has no weight_map .JSON that is nested too deeply"),
+        (INDEX, "[" * 200_000, "has no weight_map .it is nested too deeply"),
         ("run.json", "[" * 200_000, "is not that of a run"),
         ("chat_template.jinja", "x" * (1 << 20) + "x", "chat_template.jinja has 1 MiB, more than 1"),
         ("tokenizer.json", "[" * 200_000, "the tokenizer of .* cannot be read"),

@@ -61,6 +61,8 @@ def test_state_and_action_may_have_other_names_and_their_absence_is_named_with_t
     folder = write_lerobot(tmp_path / "data", "v3.0", LENGTHS)
     usual = recordings(folder, kind="min-max")
     expected, rows = usual.demonstrations(usual.read(range(9))), usual.assets()["normalization.json"]
+    tasks = folder / "meta/tasks.parquet"
+    parquet.write_table(parquet.read_table(tasks).append_column("skill", pa.array(["push", "pull"])), tasks)
     rename_features(folder, {STATE: "state", ACTION: "actions", "observation.images.camera0": "image"})
     with pytest.raises(
         DataError, match=r"no feature 'observation.state'; set trainer.params.fields: \{state: state, act"
@@ -173,7 +175,10 @@ def value(name, row, wrong):
         (value("frame_index", 3, 9), r"episode 0, frame 3, field 'frame_index': is 9, expected 3"),
         (value("index", 3, 9), r"episode 0, frame 3, field 'index': is 9, expected 3"),
         (value("task_index", 2, 5), r"episode 0, frame 2, field 'task_index': is 5"),
-        (value("timestamp", 9, 0.4), r"1, frame 2, field 'timestamp': is 0.4 s, expected 0.2 s at the 10 frames per s"),
+        (
+            value("timestamp", 9, 0.4),
+            r"frame 2, field 'timestamp': is 0.4 s after that of frame 0, expected 0.2 s",
+        ),
         (value(IMAGE, 1, {"bytes": b"no", "path": None}), rf"0, frame 1, field '{IMAGE}': not a readable image"),
         (value(IMAGE, 1, OUTSIDE), rf"frame 1, field '{IMAGE}': '../../x' is not a file in the dataset"),
         (value(IMAGE, 1, {"bytes": POINTER, "path": None}), rf"field '{IMAGE}': the image is a pointer of Git LFS"),
@@ -183,8 +188,11 @@ def value(name, row, wrong):
         ),
         (not_fetched("meta/stats.json"), r"meta/stats.json is a pointer of Git LFS, not the file; run git lfs pull"),
         (cut("data/chunk-000/file-000.parquet", 900), r"file-000.parquet: not a readable Parquet file"),
-        (cut("meta/info.json", 40), r"info.json: not JSON"),
-        (lambda folder: (folder / "meta/stats.json").write_text("[" * 100_000), r"stats.json: not JSON: maximum rec"),
+        (cut("meta/info.json", 40), r"info.json: cannot be read as JSON"),
+        (
+            lambda folder: (folder / "meta/stats.json").write_text("[" * 100_000),
+            r"stats.json: cannot be read as JSON: it is nested too",
+        ),
         (lambda folder: (folder / "data/chunk-000/file-001.parquet").unlink(), r"file-001.parquet"),
     ],
 )
@@ -236,7 +244,7 @@ ONE_NUMBER = {"dtype": "float32", "shape": ["a"]}
         (
             "v3.0",
             metadata("info.json", put("fps", 30)),
-            "frame 1, field 'timestamp': is 0.1 s, expected 0.0333333 s at the 30 fr",
+            "frame 1, field 'timestamp': is 0.1 s after that of frame 0, expected 0.0333333 s at the 30 fr",
         ),
         (
             "v3.0",

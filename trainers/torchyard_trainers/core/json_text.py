@@ -16,9 +16,9 @@ def parse_json(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("JSON that is nested too deeply") from None
+        raise ValueError("it is nested too deeply") from None
     except (json.JSONDecodeError, UnicodeDecodeError):
         raise
     except ValueError:
         most = sys.get_int_max_str_digits()
-        raise ValueError(f"JSON with an integer of more than {most:,} digits; write it as text") from None
+        raise ValueError(f"it has an integer of more than {most:,} digits; write it as text") from None

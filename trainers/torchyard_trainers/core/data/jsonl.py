@@ -56,7 +56,7 @@ class JsonLines:
         except json.JSONDecodeError as error:
             raise DataError(f"{self.where(index)}: not a JSON object: {error}; write one object a line") from None
         except ValueError as error:
-            raise DataError(f"{self.where(index)}: {error}") from None
+            raise DataError(f"{self.where(index)}: cannot be read as JSON: {error}") from None
         if not isinstance(found, dict):
             raise DataError(
                 f"{self.where(index)}: expected a JSON object, found {type(found).__name__}; write one object a line"

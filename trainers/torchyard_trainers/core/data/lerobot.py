@@ -196,8 +196,10 @@ def _tasks_v2(folder: Path) -> dict[int, str]:
 
 def _tasks_v3(folder: Path) -> dict[int, str]:
     table = read_parquet(folder, "meta/tasks.parquet", None, MAX_RECORDS)
-    texts = [name for name in table.column_names if name != "task_index"]
-    if "task_index" not in table.column_names or len(texts) != 1:
+    names = table.column_names
+    # The texts are the index of a table of pandas, beside which others may have columns of their own.
+    texts = [name for name in ("__index_level_0__", "task") if name in names] or [*{*names} - {"task_index"}]
+    if "task_index" not in names or len(texts) != 1:
         raise DataError(f"{folder}/meta/tasks.parquet: has {table.column_names}, expected task_index and the texts")
     where = f"{folder}/meta/tasks.parquet"
     return {_number(row, "task_index", where): _text(row, texts[0], where) for row in table.to_pylist()}
@@ -298,7 +300,7 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
     try:
         found = parse_json(_content(folder, name))
     except ValueError as error:
-        raise DataError(f"{path}: not JSON: {error}") from error
+        raise DataError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(found, dict):
         raise DataError(f"{path}: is a {type(found).__name__}, expected an object")
     return found
@@ -314,7 +316,7 @@ def _json_lines(folder: Path, name: str) -> list[tuple[str, dict[str, Any]]]:
         try:
             row = parse_json(line)
         except ValueError as error:
-            raise DataError(f"{where}: not JSON: {error}") from error
+            raise DataError(f"{where}: cannot be read as JSON: {error}") from error
         if not isinstance(row, dict):
             raise DataError(f"{where}: is a {type(row).__name__}, expected an object")
         rows.append((where, row))

@@ -119,18 +119,18 @@ class Frames:
             if len(wrong):
                 at = int(wrong[0])
                 raise DataError(
-                    f"{episode.file}, episode {episode.number}, frame {at}, field {name!r}: is {found[name][at]}, "
-                    f"expected {expected[at]}"
+                    f"{episode.file}, episode {episode.number}, frame {at}, field {name!r}: is "
+                    f"{found[name].tolist()[at]!r}, expected {expected[at]}"
                 )
         fps = self._dataset.fps
-        expected = found["timestamp"][0] + np.arange(rows) / fps
-        wrong = np.flatnonzero(~(np.abs(found["timestamp"] - expected) < 0.5 / fps))
+        since, expected = found["timestamp"] - found["timestamp"][0], np.arange(rows) / fps
+        wrong = np.flatnonzero(~(np.abs(since - expected) < 0.5 / fps))
         if len(wrong):
             at = int(wrong[0])
             raise DataError(
                 f"{episode.file}, episode {episode.number}, frame {at}, field 'timestamp': is "
-                f"{found['timestamp'][at]:g} s, expected {expected[at]:g} s at the {fps:g} frames per second of "
-                "meta/info.json; correct one of them"
+                f"{since[at]:g} s after that of frame 0, expected {expected[at]:g} s at the {fps:g} frames per second "
+                "of meta/info.json; correct one of them"
             )
         for name in self._columns:
             bad = np.flatnonzero(~np.isfinite(found[name]).all(1))
