@@ -95,6 +95,10 @@ def test_a_function_that_hangs_is_ended_at_the_limit_and_the_error_says_where_it
     [
         ("no_such_module:f", "there is no module 'no_such_module'; set workingDir"),
         ("reward_functions:no_such_function", "reward_functions has no function 'no_such_function'"),
+        (
+            "reward_functions:of_another_trainer",
+            r"has of_another_trainer\(completions, \*\*kwargs\), and it is called as of_another_trainer\(prompts, co",
+        ),
     ],
 )
 def test_a_function_that_does_not_exist_is_an_error_of_the_configuration(function, message):

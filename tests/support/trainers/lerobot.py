@@ -72,7 +72,7 @@ def write_lerobot(folder: Path, version: str, lengths: list[int], *, video: bool
 
 
 def rename_features(folder: Path, names: dict[str, str]) -> None:
-    """Give features of a dataset of version 3.0 other names."""
+    """Rename features of a dataset of version 3.0, in its metadata and frames."""
     for path in (folder / "meta/info.json", folder / "meta/stats.json"):
         tree = json.loads(path.read_text())
         part = tree.get("features", tree)

@@ -5,6 +5,7 @@ Imports nothing heavy: what the function needs, it imports.
 
 import ctypes
 import faulthandler
+import inspect
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from typing import Any
 from torchyard_trainers.lm.reward_channel import Channel
 
 _PR_SET_PDEATHSIG = 1
+ARGUMENTS = ("prompts", "completions", "rows")  # of a reward function, by position
 _MAX_TEXT = 4096  # characters of an error
 
 
@@ -68,6 +70,13 @@ def _imported(function: str) -> tuple[Callable[..., Any] | None, tuple[str, str]
     act = getattr(module, name, None)
     if not callable(act):
         return None, ("missing", f"{path} has no function {name!r}")
+    with suppress(ValueError):  # a function of C may not say what it takes
+        taken = inspect.signature(act)
+        try:
+            taken.bind(*ARGUMENTS)
+        except TypeError:
+            called = f"{name}({', '.join(ARGUMENTS)})"
+            return None, ("missing", f"{path} has {name}{taken}, and it is called as {called}; change its parameters")
     return act, None
 
 
