@@ -1,11 +1,14 @@
 """Whatever goes wrong is one sentence with its fix on stderr, exit code 64, and never a traceback."""
 
+import io
 import subprocess
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import EXECUTABLE, CommandLine
 
+from torchyard.cli.commands.chat import lines
+from torchyard.cli.errors import RefusalError
 from torchyard.cli.main import COMMANDS, ELSEWHERE
 
 
@@ -176,3 +179,11 @@ def test_paths_are_not_needed_to_ask_for_help(torchyard: CommandLine, tmp_path: 
 def test_each_suggested_command_exists():
     assert set(ELSEWHERE.values()) <= set(COMMANDS)
     assert not set(ELSEWHERE) & set(COMMANDS)
+
+
+def test_a_line_of_a_conversation_that_is_not_text_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\ufeffcaf\u00e9\n \n".encode() + b"caf\xe9\n")))
+    turns = lines(terminal=False)
+    assert next(turns) == "caf\u00e9"
+    with pytest.raises(RefusalError, match="stdin, line 3: not UTF-8"):
+        next(turns)

@@ -118,7 +118,9 @@ def test_a_family_that_would_learn_something_else_is_rejected(tmp_path, family, 
 
 def test_chat_says_what_transformers_generates_and_rejects_the_same_families(tmp_path):
     folder, replies = save_family("gemma2", tmp_path / "gemma2"), io.StringIO()
-    answer(folder, "cpu", Sampling(6, temperature=0), io.StringIO(json.dumps({"text": "abc"}) + "\n"), replies)
+    requests = "".join(json.dumps({"text": each}) + "\n" for each in ("abc", "a" * 300))
+    answer(folder, "cpu", Sampling(6, temperature=0), io.StringIO(requests), replies)
+    assert "'text' has 300 tokens, but the model has 256 positions" in replies.getvalue()
     found = "".join(json.loads(line).get("piece", "") for line in replies.getvalue().splitlines())
     tokenizer, theirs = read_tokenizer(folder), AutoModelForCausalLM.from_pretrained(folder)
     asked = tokenizer("abc", return_tensors="pt")["input_ids"]

@@ -141,6 +141,13 @@ def _replies(speaker: Speaker, chat: Chat, request: dict[str, Any], sampling: Sa
         _, tokens = chat.prompt(conversation(request["messages"], "messages"))
     if not tokens:
         raise BadRecordError("text", "is empty")
+    positions = getattr(speaker.model.lm.config.get_text_config(), "max_position_embeddings", None)
+    if positions is not None and len(tokens) >= positions:
+        raise BadRecordError(
+            "text" if "text" in request else "messages",
+            f"has {len(tokens)} tokens, but the model has {positions} positions, of which the answer needs some; "
+            "shorten it, or begin a new conversation",
+        )
     ends = {tokenizer.eos_token_id}
     configured = speaker.model.lm.generation_config.eos_token_id
     ends |= set(configured if isinstance(configured, list) else [configured]) - {None}

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -113,21 +114,29 @@ def model_folder(name: str) -> Path:
 
 
 def lines(*, terminal: bool) -> Iterator[str]:
-    """Yield the turns of the user that are not empty."""
-    if not terminal:
-        yield from (text for line in sys.stdin if (text := line.rstrip("\r\n")).strip())
-        return
+    """Yield the turns of the user that are not empty.
+
+    Raises:
+        RefusalError: a line is not UTF-8.
+    """
     from torchyard.cli.output import console
 
-    shown = console(stderr=True)
-    while True:
-        shown.print("> ", style="bold cyan", end="")
-        line = sys.stdin.readline()
+    shown = console(stderr=True) if terminal else None
+    for number in count(1):
+        if shown is not None:
+            shown.print("> ", style="bold cyan", end="")
+        line = sys.stdin.buffer.readline()
         if not line:
-            shown.print()
-            return
-        if line.strip():
-            yield line.rstrip("\r\n")
+            break
+        try:
+            text = line.decode("utf-8-sig").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            problem = f"stdin, line {number}: not UTF-8 ({error})"
+            raise RefusalError(problem, "convert it, for example by iconv") from None
+        if text.strip():
+            yield text
+    if shown is not None:
+        shown.print()
 
 
 class Model:
