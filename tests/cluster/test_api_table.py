@@ -31,6 +31,10 @@ ACCEPTED, REJECTED, UPDATES = (
     yaml.safe_load((TESTS / f"api/objects/{name}.yaml").read_text()) for name in ("accepted", "rejected", "updates")
 )
 ACCEPTED += [{"name": name, "spec": spec} for name, spec in largest().items()]
+EXAMPLES = [yaml.safe_load(file.read_bytes()) for file in sorted((TESTS.parent / "examples").rglob("*.yaml"))]
+ACCEPTED += [
+    {"name": each["metadata"]["name"], "spec": each["spec"]} for each in EXAMPLES if each["kind"] == "TrainingJob"
+]
 REJECTED += too_large()
 BATCHES, BATCH = 10, 1000
 SWEEP_BATCHES = 1
