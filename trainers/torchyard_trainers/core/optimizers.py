@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.gradients import shard_of
 
 Rates = Mapping[str, float]
 NO_RATES: Rates = MappingProxyType({})
@@ -100,6 +101,16 @@ def muon(
         found = groups(model, weight_decay=weight_decay, rates=rates, only=others)
         made.append(_adamw(found, lr, betas=betas, eps=eps, bits=32))
     return made
+
+
+class AdamW(torch.optim.AdamW):
+    """PyTorch's AdamW, which updates the shards of sharded parameters as plain tensors: its update is elementwise."""
+
+    def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:
+        found: bool = super()._init_group(group, *lists)
+        for tensors in lists:
+            tensors[:] = map(shard_of, tensors)
+        return found
 
 
 class Muon(torch.optim.Muon):

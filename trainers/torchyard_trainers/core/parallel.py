@@ -6,7 +6,6 @@ the loop multiplies by the world size. Then every strategy at every size compute
 
 import os
 import shutil
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from torchyard_trainers.core import gradients
 from torchyard_trainers.core.activations import checkpoint_activations
 from torchyard_trainers.core.buffers import Buffers
 from torchyard_trainers.core.checkpoints.frozen_base import FrozenBase
@@ -105,13 +105,7 @@ class Parallel:
 
     def scale_gradients(self, factor: Tensor) -> None:
         """Multiply all gradients by a number on this rank's device, equal on every rank."""
-        found = [each.grad for each in self.module.parameters() if each.grad is not None]
-        alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = defaultdict(list)
-        for each in found:
-            shard = each.to_local() if hasattr(each, "to_local") else each  # FSDP's are DTensors
-            alike[shard.device, shard.dtype].append(shard)
-        for (device, dtype), shards in alike.items():
-            torch._foreach_mul_(shards, factor.to(device, dtype))
+        gradients.scale((each.grad for each in self.module.parameters() if each.grad is not None), factor)
 
     def parameters(self) -> list[nn.Parameter]:
         """Return this rank's shards of the parameters; reshard those that a forward pass left gathered."""

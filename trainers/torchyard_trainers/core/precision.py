@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 
+from torchyard_trainers.core import gradients
 from torchyard_trainers.core.exits import ConfigError
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -52,9 +53,7 @@ class Precision:
     def clip(self, model: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
         """Clip the unscaled gradients to a global norm; return the norm before clipping, equal on every rank."""
         self._scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-        norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        return norm.to(self._device)  # gradients may be offloaded
+        return gradients.clip(model.parameters(), max_norm).to(self._device)  # gradients may be offloaded
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Update the parameters; fp16 skips a step whose gradients overflowed and lowers the loss scale."""

@@ -9,13 +9,13 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
 from torchyard_trainers.core.companions import MovingAverage
 from torchyard_trainers.core.data.packing import Packing
 from torchyard_trainers.core.data.source import Source
 from torchyard_trainers.core.data_wait import DataWait
-from torchyard_trainers.core.optimizers import trainable
+from torchyard_trainers.core.optimizers import AdamW, trainable
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.pretrained import Pretrained

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
 from torchyard_trainers.core.export.program import Page, Program
 from torchyard_trainers.core.graphs import eager_mode
+from torchyard_trainers.core.optimizers import AdamW
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.cvrp import cvrplib, export, published
