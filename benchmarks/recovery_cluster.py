@@ -81,11 +81,9 @@ async def measure(jobs: Jobs, operator: Operator, repeats: int, words: str) -> d
         pod, _ = await training.pod(1)
         asked = time.time()
         struck = await fault(pod) or asked
-        await jobs.until(
-            training.name, lambda now, after=number: now["round"] > after and now["state"] == "Running", 180
-        )
+        await jobs.until(training.name, lambda now, after=number: now["round"] > after and now["state"] == "Running")
         measured[name].append(time.time() - struck)
-        await until(operator.leads, 60)
+        await until(operator.leads)
     return measured
 
 
