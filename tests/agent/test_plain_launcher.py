@@ -117,7 +117,7 @@ def test_exit_code_0_without_the_completion_file_is_a_failure_with_a_message(pod
     one.run()
     ended = one.ended()
     assert ended["code"] == 1
-    assert "left no" in ended["failure"]["message"]
+    assert "without writing" in ended["failure"]["message"]
     (tmp_path / "DONE").touch()
     one.run(2)
     assert one.ended(2)["code"] == 0
