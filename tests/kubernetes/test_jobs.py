@@ -144,3 +144,15 @@ async def test_a_sweep_that_the_watch_missed_is_read_without_the_right_to_get_it
         there.clear()
         await sweeps.compare(api, ["team"])
     assert not sweeps.keys()
+
+
+def test_jobs_are_found_by_their_owner_as_long_as_they_name_it(jobs):
+    assert jobs.owned_by("sweep") == []
+    for at, owners in enumerate((["sweep"], ["sweep", "other"], ["other"]), start=2):
+        changed = document(at)
+        changed["metadata"]["ownerReferences"] = [{"uid": uid} for uid in owners]
+        jobs.record("MODIFIED", changed)
+        found = {uid: jobs.owned_by(uid) for uid in ("sweep", "other")}
+        assert found == {uid: [jobs.get(KEY)] if uid in owners else [] for uid in found}
+    jobs.record("DELETED", document(5))
+    assert jobs.owned_by("other") == []

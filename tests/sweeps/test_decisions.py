@@ -12,7 +12,7 @@ from torchyard.api.status import State
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.decide import Create, Finish, Promote, Resume, Stop, decide
 from torchyard.sweeps.outcomes import Trial, best_of, outcomes_of, rungs
-from torchyard.sweeps.resource import TrialRecord
+from torchyard.sweeps.resource import TrialRecord, trial_number
 from torchyard.sweeps.spec import EarlyStopping
 
 
@@ -264,3 +264,18 @@ def test_a_deadline_stops_running_trials_and_ends_the_sweep(expired):
     if expired:
         (end,) = decide(world.spec, list(world.trials.values()), expired=True)
         assert end.state == "Failed"
+
+
+@pytest.mark.parametrize(
+    ("job", "number"),
+    [
+        ("tune-0", 0),
+        ("tune-999", 999),
+        *(
+            (name, None)
+            for name in ("tune-1000", "tune-01", "tune--1", "tune-", "tune", "other-1", "tune-1-1", "tune-²")
+        ),
+    ],
+)
+def test_a_name_of_a_trial_has_a_number(job, number):
+    assert trial_number("tune", job) == number

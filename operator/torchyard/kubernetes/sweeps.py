@@ -1,6 +1,7 @@
 """TrainingSweeps and their trials on a cluster: their caches, and the writes of their controller."""
 
 from collections.abc import Mapping
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -15,9 +16,8 @@ from torchyard.kubernetes.trial_provenance import TrialProvenance, signer_of
 from torchyard.reconcile.ports import Key, Unavailable
 from torchyard.sweeps.codec import sweep_status_document
 from torchyard.sweeps.parse import InvalidSweep, parse_sweep
-from torchyard.sweeps.resource import KIND, TRIAL, TRIAL_SIGNATURE, TrainingSweep, TrialRecord, Unit, trial_name
+from torchyard.sweeps.resource import KIND, TRIAL, TRIAL_SIGNATURE, TrainingSweep, TrialRecord, Unit, trial_number
 from torchyard.sweeps.resource import PLURAL as SWEEPS
-from torchyard.sweeps.spec import MAX_TRIALS
 from torchyard.sweeps.status import TrainingSweepStatus
 from torchyard.sweeps.trials import edited, trial_job
 
@@ -81,10 +81,11 @@ class Trials:
     def of(self, sweep: TrainingSweep) -> dict[int, TrainingJob | InvalidJob]:
         """Return the trials of a sweep by number, without jobs of such names that no operator created for it."""
         namespace, name = sweep.key
-        found = ((number, self._jobs.find((namespace, trial_name(name, number)))) for number in range(MAX_TRIALS))
-        return {
-            number: job for number, job in found if job is not None and self._provenance.is_trial(sweep, job.metadata)
-        }
+        owned = (job for job in self._jobs.owned_by(sweep.metadata.uid) if job.metadata.namespace == namespace)
+        found = {trial_number(name, job.metadata.name): job for job in owned}
+        # The lowest number first: of two jobs with the same signature that one is the trial.
+        numbered = sorted(((number, job) for number, job in found.items() if number is not None), key=itemgetter(0))
+        return {number: job for number, job in numbered if self._provenance.is_trial(sweep, job.metadata)}
 
     async def settle(self, sweep: TrainingSweep) -> None:
         """Find out whether a creation without an answer took place, before anything else is decided.

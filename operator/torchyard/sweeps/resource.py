@@ -75,3 +75,10 @@ class TrainingSweep(Struct, frozen=True, rename="camel", kw_only=True):
 def trial_name(sweep: str, number: int) -> str:
     """Name of the TrainingJob of a trial."""
     return f"{sweep}-{number}"
+
+
+def trial_number(sweep: str, job: str) -> int | None:
+    """Return the number of the trial that a job of this name would be; None: it is no name of a trial."""
+    digits = job.removeprefix(f"{sweep}-")
+    number = int(digits) if digits.isdecimal() and len(digits) <= len(str(MAX_TRIALS)) else MAX_TRIALS
+    return number if number < MAX_TRIALS and job == trial_name(sweep, number) else None

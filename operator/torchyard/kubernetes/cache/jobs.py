@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -151,7 +151,7 @@ class Objects(Generic[Valid, Invalid]):
         """Store a job as our own write left it; it queues no plan, since a plan asked for it."""
         before = self._jobs.get(job.key)
         if before is not None and before.metadata.uid == job.metadata.uid and _version(before) < _version(job):
-            self._jobs[job.key] = job
+            self._keep(job)
 
     def missed(self, key: Key, uid: str, error: NotFound) -> None:
         """Check a job for which the API server answered 404.
@@ -241,7 +241,7 @@ class Objects(Generic[Valid, Invalid]):
             return
         if before is not None and before.metadata.uid != job.metadata.uid:
             self._buried[before.metadata.uid] = None
-        self._jobs[job.key] = job
+        self._keep(job)
         self._news.set()
         if not isinstance(job, self._valid):
             for handler in self._invalid_handlers:
@@ -255,8 +255,14 @@ class Objects(Generic[Valid, Invalid]):
             self._buried.popitem(last=False)
         known = self._jobs.get(job.key)
         if known is not None and known.metadata.uid == job.metadata.uid:
-            del self._jobs[job.key]
+            self._drop(job.key)
             self.notify(job.key)
+
+    def _keep(self, job: Valid | Invalid) -> None:
+        self._jobs[job.key] = job
+
+    def _drop(self, key: Key) -> None:
+        del self._jobs[key]
 
 
 class Jobs(Objects[TrainingJob, InvalidJob]):
@@ -264,8 +270,31 @@ class Jobs(Objects[TrainingJob, InvalidJob]):
 
     def __init__(self) -> None:
         super().__init__(PLURAL, parse_job, TrainingJob)
+        self._owned: defaultdict[str, set[Key]] = defaultdict(set)
         self.synced = asyncio.Event()
         """Set once all jobs are known that existed when this process started, and everything that belongs to them."""
+
+    def owned_by(self, uid: str) -> list[TrainingJob | InvalidJob]:
+        """Return the jobs that name the object of this uid as an owner, in whatever namespace, in any order."""
+        return [self._jobs[key] for key in self._owned.get(uid, ())]
+
+    def _keep(self, job: TrainingJob | InvalidJob) -> None:
+        before = self._jobs.get(job.key)
+        if before is None or before.metadata.owner_references != job.metadata.owner_references:
+            self._forget_owners(job.key)
+            for owner in job.metadata.owner_references:
+                self._owned[owner.uid].add(job.key)
+        super()._keep(job)
+
+    def _drop(self, key: Key) -> None:
+        self._forget_owners(key)
+        super()._drop(key)
+
+    def _forget_owners(self, key: Key) -> None:
+        for owner in self._jobs[key].metadata.owner_references if key in self._jobs else ():
+            self._owned[owner.uid].discard(key)
+            if not self._owned[owner.uid]:
+                del self._owned[owner.uid]
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
