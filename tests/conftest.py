@@ -20,16 +20,20 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 BEFORE = pytest.StashKey[tuple[float, float]]()
 UNIT = "not e2e and not learning and not cluster"  # as `make test-unit` says it
+E2E, ALL_E2E = "pytest.mark.e2e", "\npytestmark = pytest.mark.e2e\n"
 NO_UNIT = [Path(__file__).with_name(name) for name in ("cluster", "learning")]  # a conftest.py marks all tests there
 
 
 def pytest_ignore_collect(collection_path, config):
     """Do not import files of which a tier runs nothing: their imports and tables take seconds in each process."""
-    if config.option.markexpr == UNIT and collection_path in NO_UNIT:
+    marks = config.option.markexpr
+    if marks == UNIT and collection_path in NO_UNIT:
         return True
-    if config.option.markexpr != "e2e" or collection_path.suffix != ".py" or collection_path.name == "conftest.py":
+    if marks not in {UNIT, "e2e"} or collection_path.suffix != ".py" or collection_path.name == "conftest.py":
         return None
-    return "pytest.mark.e2e" not in collection_path.read_text(encoding="utf-8") or None
+    text = collection_path.read_text(encoding="utf-8")
+    nothing = ALL_E2E in text if marks == UNIT else E2E not in text
+    return nothing or None
 
 
 def pytest_collection_finish():

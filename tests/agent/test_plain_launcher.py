@@ -1,6 +1,8 @@
 """Plain commands, and interpreters without torch: the agent needs nothing but a Python >= 3.9."""
 
+import functools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +13,18 @@ from tests.support.waiting import DEADLINE
 pytestmark = pytest.mark.e2e
 
 
+@functools.cache
 def interpreters():
     """Pythons >= 3.9 of this machine other than the one that runs the tests, one per minor version."""
     search = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = {}
+    found = {f"3.{sys.version_info.minor}": sys.executable}
     places = [(pyenv, "3.*/bin/python"), *((folder, "python3.*[0-9]") for folder in search)]
     readable = [(folder, pattern) for folder, pattern in places if os.access(folder, os.R_OK | os.X_OK)]
     for path in [path for folder, pattern in readable for path in folder.glob(pattern)]:
+        named = re.search(r"3\.\d+(?!.*3\.\d)", str(path))  # a start takes a moment, that of a shim a long one
+        if named is None or named[0] in found or int(named[0][2:]) < 9:
+            continue
         try:
             version = subprocess.run(
                 [path, "-c", "import sys, ssl, ctypes; print('%d.%d' % sys.version_info[:2])"],
@@ -29,10 +35,12 @@ def interpreters():
             ).stdout.strip()
         except (OSError, subprocess.TimeoutExpired):
             continue
-        if version and tuple(map(int, version.split("."))) >= (3, 9) and version != f"3.{sys.version_info.minor}":
-            found.setdefault(version, str(path))
+        if version == named[0]:
+            found[version] = str(path)
     missing = pytest.mark.skip(reason="no other Python >= 3.9 on PATH: install one (pyenv, uv python install)")
-    return sorted(found.items()) or [pytest.param("", "", marks=missing)]
+    return sorted(found.items() - {(f"3.{sys.version_info.minor}", sys.executable)}) or [
+        pytest.param("", "", marks=missing)
+    ]
 
 
 @pytest.mark.parametrize(("version", "python"), interpreters())
