@@ -3,12 +3,11 @@
 import json
 import signal
 
-from tests.support.cluster.jobs import SLEEPS, Jobs
+from tests.support.cluster.jobs import SLEEPS, Jobs, counts
 from tests.support.cluster.operators import until
 
 from torchyard.kubernetes.client.api import MERGE_PATCH, Api
 
-TRAINS = {"trainer": {"name": "cvrp", "params": {"preset": "tiny", "steps": 1_000_000}}, "device": "cpu"}
 UNLABEL = {"metadata": {"labels": {"torchyard.dev/job-uid": None}}}
 
 
@@ -36,7 +35,7 @@ async def test_a_gang_that_trains_unheard_is_said_to_and_shown_with_its_last_fig
     jobs, one, two = Jobs(api, namespace), make_operator(name="one"), make_operator(name="two")
     one.start()
     await until(one.leads)
-    await jobs.submit("long", **TRAINS)
+    await jobs.submit("long", command=counts(steps=1_000_000, seconds=0.1), gracePeriod="2s")
     before = await jobs.trains("long", beyond=10)
     one.signal(signal.SIGTERM)
     assert await one.ended() == 0

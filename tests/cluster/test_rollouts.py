@@ -7,19 +7,31 @@ from tests.support.cluster.operators import until
 from tests.support.cluster.training import Training
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-# Most of the time goes to rollouts: each generates four minibatches of completions, eight at once. A status a second
-# shows some of the twenty also where nothing else runs.
+# Rollouts take most of the time: their rewards are a while in coming. A status a second shows some of the twenty, also
+# where nothing else runs.
+JUDGE = """
+import time
+
+
+def judge(prompts, completions, rows):
+    time.sleep(0.2)
+    return [
+        sum(map(str.__eq__, completion, row["answer"])) / max(len(completion), len(row["answer"]))
+        for completion, row in zip(completions, rows)
+    ]
+"""
 PARAMS = {
     "method": "grpo",
     "task": "reverse",
     "length": 4,
-    "reward": "shaped",
+    "reward": "judge:judge",
+    "rewardWorkers": 1,
     "steps": 120,
     "sftSteps": 40,
     "minibatches": 4,
     "batch": 128,
-    "maxNewTokens": 24,
-    "rolloutBatch": 8,
+    "maxNewTokens": 8,
+    "rolloutBatch": 128,
     "evalEvery": 1000,
 }
 
@@ -34,7 +46,8 @@ async def reward(jobs: Jobs) -> float | None:
 
 async def test_a_pod_lost_during_a_rollout_is_replaced_and_the_reward_rises_in_the_table(api, namespace, operator):
     jobs = Jobs(api, namespace)
-    training = await Training(jobs, PARAMS["steps"], trainer={"name": "lm", "params": PARAMS}).start()
+    trainer = {"name": "lm", "params": PARAMS}
+    training = await Training(jobs, PARAMS["steps"], trainer=trainer, code={"judge.py": JUDGE}).start()
 
     shown: list[float] = []
 

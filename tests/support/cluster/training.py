@@ -4,6 +4,20 @@ from tests.support.cluster import testbed
 from tests.support.cluster.jobs import Jobs
 
 STEPS = 300
+# The built-in CVRP with a pause after each step: faults find it in the middle, and others find a processor.
+PATIENT = """
+import time
+
+from torchyard_trainers.cvrp.params import resolve_params
+from torchyard_trainers.cvrp.task import Cvrp
+
+
+class Patient(Cvrp):
+    def after_step(self, session, step, means):
+        time.sleep(0.05)
+        return super().after_step(session, step, means)
+"""
+SMALL = {"customers": 5, "batch": 8, "samples": 2, "embedding": 16, "heads": 2, "layers": 1, "evalInstances": 16}
 CLAIM = {"accessModes": ["ReadWriteMany"], "storageClassName": "shared", "resources": {"requests": {"storage": "1Gi"}}}
 SPEC = {
     "nodes": 2,
@@ -20,16 +34,25 @@ class Training:
     Args:
         jobs: of the namespace it is in.
         steps: it makes in all.
-        trainer: what trains; default: CVRP.
+        trainer: what trains; default: a small CVRP.
+        code: files of Python that it imports, by name.
     """
 
-    def __init__(self, jobs: Jobs, steps: int = STEPS, *, trainer: dict | None = None) -> None:
+    def __init__(
+        self, jobs: Jobs, steps: int = STEPS, *, trainer: dict | None = None, code: dict[str, str] | None = None
+    ) -> None:
         self.jobs, self.name, self.steps = jobs, "job", steps
-        self.trainer = trainer or {"name": "cvrp", "params": {"preset": "tiny", "steps": steps}}
+        self.code = {"patient.py": PATIENT} if trainer is None else code
+        self.trainer = trainer or {"name": "patient:Patient", "params": {**SMALL, "steps": steps}}
 
     async def start(self) -> "Training":
         await self.jobs.make("persistentvolumeclaims", "runs", spec=CLAIM)
-        await self.jobs.submit(self.name, trainer=self.trainer, **SPEC)
+        spec = SPEC
+        if self.code:  # as docs/workloads.md says
+            await self.jobs.make("configmaps", "code", data=self.code)
+            volume = {"name": "code", "configMap": "code", "mountPath": "/work/code"}
+            spec = {**SPEC, "volumes": [volume], "workingDir": "/work/code"}
+        await self.jobs.submit(self.name, trainer=self.trainer, **spec)
         return self
 
     async def gained(self) -> dict:
