@@ -86,11 +86,18 @@ def delete() -> None:
 
 
 def _config() -> str:
-    # containerd lowers OOM scores of pods, which needs the capability that some machines withhold from root.
-    cri = '[plugins."io.containerd.grpc.v1.cri"]\nrestrict_oom_score_adj = true'
-    patches = [] if docker.has_sys_resource() else [cri]
+    cri, patches = '[plugins."io.containerd.grpc.v1.cri"', []
+    if not docker.has_sys_resource():
+        # containerd lowers OOM scores of pods, which needs the capability that some machines withhold from root.
+        patches.append(f"{cri}]\nrestrict_oom_score_adj = true")
+    by_systemd = docker.cgroup_version() != "1"
+    if not by_systemd:
+        # Where systemd manages control groups of version 1, runc freezes each while it sets its limits. On a busy
+        # machine that fails, and with it the start of the container.
+        patches.append(f"{cri}.containerd.runtimes.runc.options]\nSystemdCgroup = false")
     template = string.Template((HERE / "cluster.yaml").read_text())
-    return template.substitute(shared=SHARED, containerd_patches=json.dumps(patches))
+    driver = "systemd" if by_systemd else "cgroupfs"
+    return template.substitute(shared=SHARED, containerd_patches=json.dumps(patches), cgroup_driver=driver)
 
 
 def is_built() -> bool:

@@ -46,6 +46,11 @@ def answers() -> bool:
     return bool(shutil.which("docker")) and succeeds("docker", "version", timeout=20)
 
 
+def cgroup_version() -> str:
+    """Return the version of control groups that containers get: "1" or "2"."""
+    return run("docker", "info", "--format", "{{.CgroupVersion}}").strip()
+
+
 def host() -> str:
     """DOCKER_HOST of our own daemon."""
     return f"unix://{SOCKET}"
