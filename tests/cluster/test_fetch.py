@@ -8,6 +8,7 @@ from tests.cluster.test_command_line import EXAMPLE, PATIENT, torchyard  # noqa:
 from tests.support.cluster import faults
 from tests.support.cluster.jobs import Jobs
 from tests.support.cluster.operators import TRAINER_IMAGE, until
+from tests.support.cluster.training import PAUSES, mounted
 
 from torchyard.kubernetes.manifests import names
 
@@ -37,7 +38,9 @@ async def has_written(api, namespace, pattern) -> bool:
 @pytest.mark.usefixtures("operator", "claim")
 async def test_what_a_job_wrote_comes_home_while_it_runs_and_while_it_is_suspended(torchyard, api, namespace, tmp_path):  # noqa: F811 - the fixture
     # It trains as long as the commands take, and is not to take the processor from them.
-    slow = ("--set", "resources.cpu=300m")
+    where = await mounted(Jobs(api, namespace), {"patient.py": PAUSES})
+    fields = {**where, "trainer.name": "patient:Patient", "env": [{"name": "PAUSE", "value": "0.5"}]}
+    slow = [word for field, value in fields.items() for word in ("--set", f"{field}={json.dumps(value)}")]
     steps = ("--set", "trainer.params.steps=100000", "--set", "trainer.params.logEvery=1")
     await torchyard("submit", EXAMPLE, *ON_CLAIM, *steps, *slow, "--set", f"image={TRAINER_IMAGE}")
     await torchyard("wait", "cvrp", "--for", "running", *PATIENT)

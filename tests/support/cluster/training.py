@@ -1,11 +1,14 @@
 """A built-in workload that trains in two pods with a shared claim, for faults to happen to."""
 
+from typing import Any
+
 from tests.support.cluster import testbed
 from tests.support.cluster.jobs import Jobs
 
 STEPS = 300
 # The built-in CVRP with a pause after each step: faults find it in the middle, and others find a processor.
-PATIENT = """
+PAUSES = """
+import os
 import time
 
 from torchyard_trainers.cvrp.params import resolve_params
@@ -14,7 +17,7 @@ from torchyard_trainers.cvrp.task import Cvrp
 
 class Patient(Cvrp):
     def after_step(self, session, step, means):
-        time.sleep(0.05)
+        time.sleep(float(os.environ.get("PAUSE", "0.05")))
         return super().after_step(session, step, means)
 """
 SMALL = {"customers": 5, "batch": 8, "samples": 2, "embedding": 16, "heads": 2, "layers": 1, "evalInstances": 16}
@@ -26,6 +29,13 @@ SPEC = {
     "metrics": {"interval": "1s"},
     "gracePeriod": "20s",
 }
+
+
+async def mounted(jobs: Jobs, code: dict[str, str]) -> dict[str, Any]:
+    """Fields of a job that imports these files, in a config map that is made here, as docs/workloads.md says."""
+    await jobs.make("configmaps", "code", data=code)
+    volume = {"name": "code", "configMap": "code", "mountPath": "/work/code"}
+    return {"volumes": [volume], "workingDir": "/work/code"}
 
 
 class Training:
@@ -42,16 +52,14 @@ class Training:
         self, jobs: Jobs, steps: int = STEPS, *, trainer: dict | None = None, code: dict[str, str] | None = None
     ) -> None:
         self.jobs, self.name, self.steps = jobs, "job", steps
-        self.code = {"patient.py": PATIENT} if trainer is None else code
+        self.code = {"patient.py": PAUSES} if trainer is None else code
         self.trainer = trainer or {"name": "patient:Patient", "params": {**SMALL, "steps": steps}}
 
     async def start(self) -> "Training":
         await self.jobs.make("persistentvolumeclaims", "runs", spec=CLAIM)
         spec = SPEC
-        if self.code:  # as docs/workloads.md says
-            await self.jobs.make("configmaps", "code", data=self.code)
-            volume = {"name": "code", "configMap": "code", "mountPath": "/work/code"}
-            spec = {**SPEC, "volumes": [volume], "workingDir": "/work/code"}
+        if self.code:
+            spec = {**SPEC, **await mounted(self.jobs, self.code)}
         await self.jobs.submit(self.name, trainer=self.trainer, **spec)
         return self
 
