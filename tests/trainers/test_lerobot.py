@@ -73,6 +73,9 @@ def test_state_and_action_may_have_other_names_and_their_absence_is_named_with_t
     again = found.demonstrations(found.read(range(9)))
     assert torch.equal(again.actions, expected.actions)
     assert torch.equal(again.observation.state, expected.observation.state)
+    given = {"data": str(folder), "fields": {"state": "state", "action": "actions"}}
+    identity = VisionLanguageAction(resolve_params(given, Parallelism())).identity
+    assert identity["trainer.params.fields"] == "action: actions, state: state", "others cannot go on from it"
     rename_features(folder, {"actions": "velocity"})
     (said,) = lacking(open_lerobot(folder))
     assert said.endswith("fields: {state: state, action: ...}; the features are state, image, velocity")

@@ -54,9 +54,12 @@ def makes_gymnasium(found: Any, at: str) -> bool:
     if isinstance(found, type):
         return GYMNASIUM in bases_of(found)
     with blamed(at, "making it", "return an environment from a function without arguments"):
-        kind = type(found())
-    _check_library(kind, at)
-    return GYMNASIUM in bases_of(kind)
+        made = found()
+        is_gymnasium = GYMNASIUM in bases_of(type(made))
+        if is_gymnasium:
+            made.close()  # those that are played are made where they are played
+    _check_library(type(made), at)
+    return is_gymnasium
 
 
 def _check_library(found: object, at: str) -> None:

@@ -67,6 +67,9 @@ class VisionLanguageAction(Workload):
         if settings.data is not None:
             views = [*settings.cameras, *map(str, settings.image_deltas), str(settings.action_seconds)]
             self.identity = {**self.identity, "cameras and times": " ".join(views)}
+        if settings.fields:
+            names = ", ".join(f"{ours}: {name}" for ours, name in sorted(settings.fields.items()))
+            self.identity = {**self.identity, "trainer.params.fields": names}
         self.architecture = (
             ("trainer.name", "trainer.params.model") if settings.pretrained is None else ("trainer.name",)
         )
