@@ -7,14 +7,13 @@ from tests.support.cluster.operators import until
 from tests.support.cluster.training import Training
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
-# Rollouts take most of the time: their rewards are a while in coming. A status a second shows some of the twenty, also
-# where nothing else runs.
+# Rollouts take most of the time: each waits for its rewards longer than it takes until a status shows it.
 JUDGE = """
 import time
 
 
 def judge(prompts, completions, rows):
-    time.sleep(0.2)
+    time.sleep(2)
     return [
         sum(map(str.__eq__, completion, row["answer"])) / max(len(completion), len(row["answer"]))
         for completion, row in zip(completions, rows)
