@@ -17,7 +17,7 @@ from torchyard_trainers.cvrp.task import Cvrp
 
 class Patient(Cvrp):
     def after_step(self, session, step, means):
-        time.sleep(float(os.environ.get("PAUSE", "0.05")))
+        time.sleep(float(os.environ.get("PAUSE", "0.1")))
         return super().after_step(session, step, means)
 """
 SMALL = {"customers": 5, "batch": 8, "samples": 2, "embedding": 16, "heads": 2, "layers": 1, "evalInstances": 16}
