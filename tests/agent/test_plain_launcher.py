@@ -18,7 +18,8 @@ def interpreters():
     """Pythons >= 3.9 of this machine other than the one that runs the tests, one per minor version."""
     search = [Path(folder) for folder in os.environ.get("PATH", "").split(os.pathsep)]
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = {f"3.{sys.version_info.minor}": sys.executable}
+    own = f"3.{sys.version_info.minor}"
+    found = {own: sys.executable}
     places = [(pyenv, "3.*/bin/python"), *((folder, "python3.*[0-9]") for folder in search)]
     readable = [(folder, pattern) for folder, pattern in places if os.access(folder, os.R_OK | os.X_OK)]
     for path in [path for folder, pattern in readable for path in folder.glob(pattern)]:
@@ -38,9 +39,8 @@ def interpreters():
         if version == named[0]:
             found[version] = str(path)
     missing = pytest.mark.skip(reason="no other Python >= 3.9 on PATH: install one (pyenv, uv python install)")
-    return sorted(found.items() - {(f"3.{sys.version_info.minor}", sys.executable)}) or [
-        pytest.param("", "", marks=missing)
-    ]
+    del found[own]
+    return sorted(found.items()) or [pytest.param("", "", marks=missing)]
 
 
 @pytest.mark.parametrize(("version", "python"), interpreters())

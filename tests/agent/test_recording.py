@@ -19,7 +19,7 @@ async def test_a_record_is_written_beside_the_checkpoints_with_its_digest(tmp_pa
     made = Recording(tmp_path / "checkpoints")
     assert made.digest == ""
     made.start(sys.executable, 3)
-    await until(lambda: made.digest, 300.0)
+    await until(lambda: made.digest)
     text = (tmp_path / "checkpoints" / FILE).read_text()
     record = json.loads(text)
     assert (record["round"], record["digest"]) == (3, made.digest)
@@ -38,7 +38,7 @@ async def test_a_record_that_cannot_be_written_affects_nothing_else(tmp_path, ca
     made = Recording(tmp_path / "checkpoints")
     caplog.set_level("INFO")
     made.start(str(interpreter), 1)
-    await until(lambda: "the environment of round 1 is not recorded" in caplog.text, 300.0)
+    await until(lambda: "the environment of round 1 is not recorded" in caplog.text)
     assert made.digest == ""
     Recording(None).start(str(interpreter), 1)  # a program without a checkpoint folder
 

@@ -152,11 +152,8 @@ class Judge:
     """Tokens, judged by signatures first, with an API server that counts its reviews and refuses every one."""
 
     def __init__(self, server) -> None:
-        self.now, self.jobs, self.reviews = (
-            time.time(),
-            {"pod-uid": SimpleNamespace(namespace="team", account="default")},
-            0,
-        )
+        self.now, self.reviews = time.time(), 0
+        self.jobs = {"pod-uid": SimpleNamespace(namespace="team", account="default")}
         self.tokens = Tokens(self._review, self.jobs.get, vouch=server.signatures.vouch, clock=lambda: self.now)
 
     async def _review(self, _text, _audience):

@@ -108,6 +108,11 @@ class GraphedLoss:
     loss of an earlier call may be referenced when new shapes are recorded.
     """
 
+    @staticmethod
+    def serves(strategy: str, precision: str) -> bool:
+        """Return whether jobs of this strategy and precision can have their loss as a graph."""
+        return strategy == "single" and precision != "fp16"
+
     def __init__(self, act: Callable[..., tuple[Tensor, Any]], parameters: Sequence[Tensor]) -> None:
         self._act, self._parameters = act, [each for each in parameters if each.requires_grad]
         self._recorder = _Recorder(self._with_gradient)

@@ -119,7 +119,6 @@ class VecRL(Workload):
         model, settings = session.parallel.forward, self.settings
         compiles = settings.compile and session.world.device.type == "cuda"
         compute = torch.compile(losses, dynamic=False) if compiles else losses
-        alone = session.parallel.strategy == "single" and session.precision.name != "fp16"
 
         def learn(minibatch: Minibatch, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             shape = minibatch.action.shape
@@ -128,7 +127,7 @@ class VecRL(Workload):
             found = compute(logits, value, minibatch, weights, settings)
             return found.loss, found.statistics
 
-        if settings.compile and alone:
+        if settings.compile and GraphedLoss.serves(session.parallel.strategy, session.precision.name):
             return GraphedLoss(learn, list(session.parallel.module.parameters()))
         return learn
 

@@ -176,7 +176,6 @@ class VisionLanguagePolicy(Workload):
         """
         settings, model = self.settings, session.parallel.forward
         shares = session.parallel.strategy not in SHARDED
-        alone = session.parallel.strategy == "single" and session.precision.name != "fp16"
 
         def learn(inputs: dict[str, Any], minibatch: Minibatch, weights: Tensor) -> tuple[Tensor, Mapping[str, Any]]:
             answer = model(**inputs, shares=shares)
@@ -185,7 +184,8 @@ class VisionLanguagePolicy(Workload):
             found = losses(logits, value, minibatch, weights, settings)
             return found.loss, found.statistics
 
-        if settings.compile and alone and settings.lora_rank is not None and session.parallel.module.sees_alike:
+        few = settings.lora_rank is not None and session.parallel.module.sees_alike
+        if settings.compile and few and GraphedLoss.serves(session.parallel.strategy, session.precision.name):
             return GraphedLoss(learn, list(session.parallel.module.parameters()))
         return learn
 

@@ -16,6 +16,7 @@ import msgspec
 import torch
 
 from torchyard_trainers.core.checkpoints.files import read_bytes
+from torchyard_trainers.core.json_text import parse_json
 
 INDEX = "index.json"
 PICKLED_INDEX = ".metadata"  # of torch.distributed.checkpoint, which earlier versions of this file's package wrote
@@ -147,7 +148,7 @@ def read_index(folder: Path) -> Index:
         raise UnreadableError(str(error)) from error
     try:
         # The json module reads NaN and infinities, which JSON has not and a learning rate may be.
-        index = msgspec.convert(json.loads(data), Index)
+        index = msgspec.convert(parse_json(data), Index)
         for name, stored in index.tensors.items():
             _check(name, stored)
     except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from torchyard_trainers.core.json_text import parse_json
 LONGEST_LINE = 32 << 20  # bytes
 HEAD = 1 << 16  # bytes that show what a file is
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-OFFSETS = 1 << 22  # an index holds at most this many lines; of longer files, every second, fourth, ... record
+OFFSETS = 1 << 22  # an index holds at most this many records; of longer files, every second, fourth, ... one
 
 
 class JsonLines:
