@@ -92,7 +92,8 @@ class Lm(Workload):
 
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         with session.data_wait:
-            text = self.texts.to(batch.ids.device)[batch.ids % SAMPLES]
+            self.texts = self.texts.to(batch.ids.device)  # once
+            text = self.texts[batch.ids % SAMPLES]
         return LossOutput(session.parallel.forward(text, batch.weights) / (self.sizes.length - 1), {})
 
     def after_step(self, _session: Session, _step: int, _means: Mapping[str, float]) -> dict[str, float]:

