@@ -1,4 +1,4 @@
-"""The outcome of each member of a round, and the first cause among the failures."""
+"""The failures of members of a round, their first cause, and its evidence."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from torchyard.api.exit_codes import CLASSES, EXIT_REASONS, SHELL_CODES, ExitCod
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Cause
 from torchyard.api.values import Duration
-from torchyard.reconcile.observed import Agent, Failure, Pod, RoundExit, View, node_lost
+from torchyard.reconcile.observed import Failure, Pod, RoundExit, View
 
 MAX_EXCEPTION = 600
 MAX_LINE = 400
@@ -37,64 +37,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     cause: Cause = Cause()
 
 
-def outcome(view: View, pod: Pod | None, uid: str, node_rank: int, number: int, *, peers_run: bool) -> Outcome:
-    """Return the outcome of the member `uid` in round `number`.
-
-    Args:
-        view: what is known.
-        pod: of the member; None: it is gone.
-        uid: of that pod.
-        node_rank: its place in the round.
-        number: of the round.
-        peers_run: whether some member is known to have started the round.
-    """
-    found = _outcome(view, pod, uid, node_rank, number, peers_run=peers_run)
-    if found.state != "failed" or found.cause.rank is not None:
-        return found
-    # The loss of a pod concerns all its ranks; the first one represents them.
-    return replace(found, cause=replace(found.cause, rank=node_rank * procs(view, uid)))
-
-
-def procs(view: View, uid: str) -> int:
-    """Return the number of worker processes of a member's pod."""
-    if isinstance(view.procs, int):
-        return view.procs
-    agent = view.agents.get(uid)
-    return agent.procs if agent is not None else max(1, view.job.spec.gpus_per_node)
-
-
-def _outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it proves
-    view: View, pod: Pod | None, uid: str, node_rank: int, number: int, *, peers_run: bool
-) -> Outcome:
-    agent = view.agents.get(uid)
-    ended = agent.exit if agent is not None and agent.exit is not None and agent.exit.round == number else None
-    if ended is not None and ended.code == 0:
-        return Outcome(rank=node_rank, state="done", reason=Reason.COMPLETED, code=0, time=ended.time)
-    if ended is not None:
-        return _worker_failed(node_rank, pod, ended, classified=_classified(view, ended))
-    if pod is None:
-        proof = f"the pod of index {node_rank} is gone for an unknown reason"
-        return _lost(node_rank, None, Reason.POD_LOST, proof, view.now)
-    if pod.phase == "Succeeded" and not pod.exit_code:
-        return Outcome(rank=node_rank, state="done", reason=Reason.COMPLETED, code=0, time=pod.finished or view.now)
-    if not pod.alive:
-        return pod_failed(view, node_rank, _without_old_mark(view, pod))
-    if node_lost(view, pod):
-        return _lost(node_rank, pod, Reason.NODE_LOST, "neither the node nor the agent responds", view.now)
-    if pod.unconfirmed:
-        return Outcome(rank=node_rank, state="running")  # the answer of the API server will name a better cause
-    if pod.deleting and (agent is None or not agent.connected):
-        known = Reason.POD_LOST if pod.reason == Reason.POD_LOST else pod.displaced
-        why = pod.message if known is not None else "its pod is being deleted"
-        return _lost(node_rank, pod, known or Reason.POD_LOST, why, view.now)
-    if agent is not None and agent.round > number:
-        return _lost(node_rank, pod, Reason.AGENT_RESTARTED, "its agent knows a newer round than the status", view.now)
-    if agent is not None and _restarted(view, agent, number, peers_run=peers_run):
-        return _lost(node_rank, pod, Reason.AGENT_RESTARTED, "its agent lost the round", view.now)
-    return Outcome(rank=node_rank, state="running")
-
-
-def _classified(view: View, ended: RoundExit) -> bool:
+def classified(view: View, ended: RoundExit) -> bool:
     """Return whether an exit code has the meaning of the table of exit codes.
 
     75 also has it if the gang was asked to save: the program of another pod may have passed the request on.
@@ -145,7 +88,7 @@ def pod_failed(view: View, node_rank: int, pod: Pod) -> Outcome:
     )
 
 
-def _without_old_mark(view: View, pod: Pod) -> Pod:
+def without_old_mark(view: View, pod: Pod) -> Pod:
     """Return the pod without `OOMKilled` if an earlier round has recorded it for this pod.
 
     Kubernetes keeps calling a container OOMKilled after one of its processes ran out of memory, however it ends later;
@@ -205,24 +148,8 @@ def _bare_exit(said: str, code: int | None) -> str:
     return f"{known}{meaning}; no exception was reported"
 
 
-def _restarted(view: View, agent: Agent, number: int, *, peers_run: bool) -> bool:
-    """Return whether the process of the agent was restarted, so that it no longer knows the round.
-
-    The registry drops the command of an agent whose instance changed: a member without a command beside members with
-    one restarted while this operator ran; a member without a round beside peers that make steps restarted earlier.
-    """
-    if agent.round >= number or not agent.connected:
-        return False
-    members = view.job.status.rendezvous.members
-    commanded = any(
-        other != agent.pod_uid and view.commands[other].verb == "run" and view.commands[other].round == number
-        for other in members
-        if other in view.commands
-    )
-    return (commanded and agent.pod_uid not in view.commands) or (peers_run and agent.pod_uid not in view.commands)
-
-
-def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classified: bool) -> Outcome:
+def worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classified: bool) -> Outcome:
+    """Return the outcome of a member whose workers failed, as its agent reports; `classified`: see `classified`."""
     of_code = reason_of_exit(ended.code, classified=classified)
     failure = ended.failure or Failure()
     preempted = (ended.code == ExitCode.PREEMPTED and classified) or (
@@ -272,7 +199,8 @@ def _worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classif
     )
 
 
-def _lost(node_rank: int, pod: Pod | None, reason: Reason, message: str, now: float) -> Outcome:
+def lost(node_rank: int, pod: Pod | None, reason: Reason, message: str, now: float) -> Outcome:
+    """Return the outcome of a member whose pod or agent is lost; `message` is the evidence."""
     return Outcome(
         rank=node_rank,
         state="failed",

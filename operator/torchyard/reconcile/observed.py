@@ -223,6 +223,12 @@ class Observed(Struct, frozen=True, kw_only=True):
         known = self.status.attempts[-1].end_step if self.status.attempts else 0
         return max([known, *(report.step for report in self.reports)])
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether a round is open and every pod is a member of it: nothing is created or deleted before it ends."""
+        meet = self.status.rendezvous
+        return meet.open and not meet.released and self.pods.keys() <= set(meet.members)
+
     def after(self, status: TrainingJobStatus) -> "Observed":
         """Return what is observed from the status that a transition left; figures alone change nothing."""
         facts = (status.rendezvous, status.round, status.incarnation)

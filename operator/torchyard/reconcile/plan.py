@@ -59,11 +59,13 @@ def plan(view: View) -> Plan:
         commands = _exits(view, ExitCode.PREEMPTED)
         deletes = empty_gang(view, grace_seconds=view.job.spec.grace_period, why="the job is suspended")
     else:
-        gang = keep_gang(seen.after(status))
-        status, deletes, creates = gang.status, gang.deletes, gang.creates
-        due += [gang.due] if gang.due is not None else []
+        seen_after = seen.after(status)
+        if not seen_after.is_complete:
+            gang = keep_gang(seen_after)
+            status, deletes, creates = gang.status, gang.deletes, gang.creates
+            due += [gang.due] if gang.due is not None else []
         saving = status.rendezvous.open and status.state == State.SUSPENDING
-        commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status)
+        commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status) if view.pods else ()
     if status.state.at_rest:
         status = replace(status, nodes=replace(status.nodes, ready=0))
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))

@@ -1,8 +1,7 @@
-"""Rounds: the barrier before a round, its opening, the commands and the silence of its members, and its end."""
+"""Rounds: opening, the outcome, silence and commands of the members, and the end."""
 
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.reasons import Reason
@@ -11,70 +10,15 @@ from torchyard.api.values import Time, since
 from torchyard.reconcile import failures
 from torchyard.reconcile.actions import CommandAgent
 from torchyard.reconcile.failures import Outcome
-from torchyard.reconcile.observed import Agent, Observed, Pod, RoundExit, View
+from torchyard.reconcile.observed import Agent, Observed, Pod, RoundExit, View, node_lost
 from torchyard.reconcile.restart_policy import RestartDecision, decide_restart
 from torchyard.reconcile.status.progress import RETURN_SECONDS, started
+from torchyard.reconcile.waiting import SILENT_AGENT_SECONDS, Barrier
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
 SETTLE_SECONDS = 2.0
-SILENT_AGENT_SECONDS = 30.0
 SILENT_WORKERS_SECONDS = 60.0
 STOP_SECONDS = 10.0  # beyond the grace period: how long agents may take to stop workers that did not save in time
-
-
-class Barrier(Struct, frozen=True, kw_only=True):
-    """The members that are ready for the next round, in rank order; `waiting` names what the others lack."""
-
-    ready: tuple[tuple[Pod, Agent], ...]
-    waiting: tuple[str, ...]
-
-
-def barrier(seen: Observed) -> Barrier:
-    """Return the members that are ready: their agents are connected and idle."""
-    held = seen.active
-    ready: list[tuple[Pod, Agent]] = []
-    waiting: list[str] = []
-    for index in range(seen.view.job.spec.nodes):
-        pod = held.get(index)
-        agent = seen.view.agents.get(pod.uid) if pod is not None else None
-        missing = _shortage(pod, agent)
-        if pod is not None and agent is not None and not missing:
-            ready.append((pod, agent))
-        else:
-            waiting.append(missing)
-    return Barrier(ready=tuple(ready), waiting=tuple(waiting))
-
-
-def may_open(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[bool, float | None]:
-    """Return whether the next round may open now, and when the back-off ends that delays it."""
-    due = status.rendezvous.next_round_time
-    if gate.waiting or not gate.ready:
-        return False, None
-    seated = {pod.uid for pod, _ in gate.ready}
-    if any(pod.alive and pod.uid not in seated for pod in view.pods):
-        # Workers of an older round may still run there, and two rounds must not train at the same time.
-        return False, None
-    if due is not None and view.now < due:
-        return False, due
-    leader = gate.ready[0][1]
-    return bool(leader.address) and leader.master_port > 0, None
-
-
-def difference(gate: Barrier) -> str:
-    """Return how the configurations of the members differ; empty: they do not, as far as is known."""
-    images: dict[str, tuple[str, str]] = {}  # repository -> digest, pod
-    contents: dict[str, str] = {}  # digest -> pod
-    for pod, agent in gate.ready:
-        repository, _, digest = pod.image_digest.rpartition("@")
-        known, other = images.setdefault(repository, (digest, pod.name))
-        if known != digest:
-            return f"{other} has image {repository}@{known[:19]}, {pod.name} has {digest[:19]}"
-        if agent.content:
-            contents.setdefault(agent.content, pod.name)
-    if len(contents) > 1:
-        first, second, *_ = contents.values()
-        return f"{first} and {second} read different config maps, secrets, script or configuration"
-    return ""
 
 
 def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> TrainingJobStatus:
@@ -106,9 +50,85 @@ def member_outcomes(seen: Observed, status: TrainingJobStatus) -> tuple[Outcome,
     """Return the outcome of each member of the open round, in rank order."""
     stepping = any(report.step > 0 for report in seen.reports)
     return tuple(
-        failures.outcome(seen.view, seen.pods.get(uid), uid, rank, status.round, peers_run=stepping)
+        _outcome(seen.view, seen.pods.get(uid), uid, rank, status.round, peers_run=stepping)
         for rank, uid in enumerate(status.rendezvous.members)
     )
+
+
+def _outcome(view: View, pod: Pod | None, uid: str, node_rank: int, number: int, *, peers_run: bool) -> Outcome:
+    """Return the outcome of the member `uid` in round `number`.
+
+    Args:
+        view: what is known.
+        pod: of the member; None: it is gone.
+        uid: of that pod.
+        node_rank: its place in the round.
+        number: of the round.
+        peers_run: whether some member is known to have started the round.
+    """
+    found = _unranked_outcome(view, pod, uid, node_rank, number, peers_run=peers_run)
+    if found.state != "failed" or found.cause.rank is not None:
+        return found
+    # The loss of a pod concerns all its ranks; the first one represents them.
+    return replace(found, cause=replace(found.cause, rank=node_rank * _procs(view, uid)))
+
+
+def _unranked_outcome(  # noqa: PLR0911 -- one line a fact, in the order of what it proves
+    view: View, pod: Pod | None, uid: str, node_rank: int, number: int, *, peers_run: bool
+) -> Outcome:
+    agent = view.agents.get(uid)
+    ended = agent.exit if agent is not None and agent.exit is not None and agent.exit.round == number else None
+    if ended is not None and ended.code == 0:
+        return Outcome(rank=node_rank, state="done", reason=Reason.COMPLETED, code=0, time=ended.time)
+    if ended is not None:
+        return failures.worker_failed(node_rank, pod, ended, classified=failures.classified(view, ended))
+    if pod is None:
+        proof = f"the pod of index {node_rank} is gone for an unknown reason"
+        return failures.lost(node_rank, None, Reason.POD_LOST, proof, view.now)
+    if pod.phase == "Succeeded" and not pod.exit_code:
+        return Outcome(rank=node_rank, state="done", reason=Reason.COMPLETED, code=0, time=pod.finished or view.now)
+    if not pod.alive:
+        return failures.pod_failed(view, node_rank, failures.without_old_mark(view, pod))
+    if node_lost(view, pod):
+        return failures.lost(node_rank, pod, Reason.NODE_LOST, "neither the node nor the agent responds", view.now)
+    if pod.unconfirmed:
+        return Outcome(rank=node_rank, state="running")  # the answer of the API server will name a better cause
+    if pod.deleting and (agent is None or not agent.connected):
+        known = Reason.POD_LOST if pod.reason == Reason.POD_LOST else pod.displaced
+        why = pod.message if known is not None else "its pod is being deleted"
+        return failures.lost(node_rank, pod, known or Reason.POD_LOST, why, view.now)
+    if agent is not None and agent.round > number:
+        return failures.lost(
+            node_rank, pod, Reason.AGENT_RESTARTED, "its agent knows a newer round than the status", view.now
+        )
+    if agent is not None and _restarted(view, agent, number, peers_run=peers_run):
+        return failures.lost(node_rank, pod, Reason.AGENT_RESTARTED, "its agent lost the round", view.now)
+    return Outcome(rank=node_rank, state="running")
+
+
+def _restarted(view: View, agent: Agent, number: int, *, peers_run: bool) -> bool:
+    """Return whether the process of the agent was restarted, so that it no longer knows the round.
+
+    The registry drops the command of an agent whose instance changed: a member without a command beside members with
+    one restarted while this operator ran; a member without a round beside peers that make steps restarted earlier.
+    """
+    if agent.round >= number or not agent.connected:
+        return False
+    members = view.job.status.rendezvous.members
+    commanded = any(
+        other != agent.pod_uid and view.commands[other].verb == "run" and view.commands[other].round == number
+        for other in members
+        if other in view.commands
+    )
+    return (commanded and agent.pod_uid not in view.commands) or (peers_run and agent.pod_uid not in view.commands)
+
+
+def _procs(view: View, uid: str) -> int:
+    """Return the number of worker processes of a member's pod."""
+    if isinstance(view.procs, int):
+        return view.procs
+    agent = view.agents.get(uid)
+    return agent.procs if agent is not None else max(1, view.job.spec.gpus_per_node)
 
 
 def timed_out(seen: Observed, status: TrainingJobStatus) -> tuple[Outcome | None, float | None]:
@@ -264,7 +284,7 @@ def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
             node_rank=rank,
             master_address=meet.master_address,
             master_port=meet.master_port,
-            procs=failures.procs(view, uid),
+            procs=_procs(view, uid),
             env={MICRO_BATCH: str(meet.micro_batch)} if meet.micro_batch is not None else {},
         )
         for rank, uid in enumerate(meet.members)
@@ -286,19 +306,6 @@ def save_commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, 
         for uid in status.rendezvous.members
         if uid in present
     )
-
-
-def _shortage(pod: Pod | None, agent: Agent | None) -> str:
-    if pod is None or (pod.phase == "Pending" and not pod.reason):
-        return ""  # it is being created, which the state says already
-    if agent is None or not agent.connected:
-        if pod.phase == "Unknown":
-            return f"{pod.name}: its node {pod.node} is not ready"
-        return f"{pod.name}: {pod.reason or pod.phase}" if pod.phase != "Running" else f"{pod.name}: no agent yet"
-    if agent.state != "ready":
-        return f"{pod.name}: agent {agent.state}"
-    # It may have begun its last command without having reported it.
-    return "" if agent.current else f"{pod.name}: agent has not confirmed its last command"
 
 
 def without_waits(meet: Rendezvous) -> Rendezvous:

@@ -277,10 +277,10 @@ def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
         return Transition(
             status=status, events=(*events, *_waiting_events(view.job.status, status)), due=_backoff_due(view, status)
         )
-    gate = rounds.barrier(seen)
-    opens, backoff = rounds.may_open(view, status, gate)
+    gate = waiting.barrier(seen)
+    opens, backoff = waiting.may_open(view, status, gate)
     if opens:
-        unlike = rounds.difference(gate)
+        unlike = waiting.difference(gate)
         return _replace_gang(seen, status, unlike) if unlike else _open(view, status, gate, events)
     late, start_due = waiting.start(view, status, gate)
     if late:
@@ -324,7 +324,7 @@ def _begin(status: TrainingJobStatus) -> tuple[TrainingJobStatus, tuple[EmitEven
     return (status if status.state else with_reason(status, State.PENDING, Reason.JOB_CREATED)), ()
 
 
-def _open(view: View, status: TrainingJobStatus, gate: rounds.Barrier, events: tuple[EmitEvent, ...]) -> Transition:
+def _open(view: View, status: TrainingJobStatus, gate: waiting.Barrier, events: tuple[EmitEvent, ...]) -> Transition:
     status = rounds.open_round(view, status, gate)
     again = status.state == State.RECOVERING
     state, reason = (State.RECOVERING, Reason.RECOVERING) if again else (State.STARTING, Reason.STARTING)

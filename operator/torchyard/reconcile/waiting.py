@@ -1,4 +1,4 @@
-"""What a job waits for before its next round, for how long, and when a partially scheduled gang is released.
+"""The barrier before a round: what a job waits for, for how long, and when a partially scheduled gang is released.
 
 Kubernetes schedules pods one by one: of two gangs of eight, each may get four pods, and both would wait forever. After
 `spec.scheduling.gangTimeout` without another scheduled pod, a gang deletes all its pods and is recreated after a pause.
@@ -18,11 +18,79 @@ from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.values import Time, since
 from torchyard.reconcile.gang import FUTILE, RELEASED, pause_end
-from torchyard.reconcile.observed import Observed, Pod, View
-from torchyard.reconcile.rounds import SILENT_AGENT_SECONDS, Barrier
+from torchyard.reconcile.observed import Agent, Observed, Pod, View
 
 # Twice as long as an overloaded API server takes to answer; a hanging webhook takes longer.
 UNANSWERED_SECONDS = 20.0
+SILENT_AGENT_SECONDS = 30.0
+
+
+class Barrier(Struct, frozen=True, kw_only=True):
+    """The members that are ready for the next round, in rank order; `waiting` names what the others lack."""
+
+    ready: tuple[tuple[Pod, Agent], ...]
+    waiting: tuple[str, ...]
+
+
+def barrier(seen: Observed) -> Barrier:
+    """Return the members that are ready: their agents are connected and idle."""
+    held = seen.active
+    ready: list[tuple[Pod, Agent]] = []
+    waiting: list[str] = []
+    for index in range(seen.view.job.spec.nodes):
+        pod = held.get(index)
+        agent = seen.view.agents.get(pod.uid) if pod is not None else None
+        missing = _not_ready(pod, agent)
+        if pod is not None and agent is not None and not missing:
+            ready.append((pod, agent))
+        else:
+            waiting.append(missing)
+    return Barrier(ready=tuple(ready), waiting=tuple(waiting))
+
+
+def _not_ready(pod: Pod | None, agent: Agent | None) -> str:
+    if pod is None or (pod.phase == "Pending" and not pod.reason):
+        return ""  # it is being created, which the state says already
+    if agent is None or not agent.connected:
+        if pod.phase == "Unknown":
+            return f"{pod.name}: its node {pod.node} is not ready"
+        return f"{pod.name}: {pod.reason or pod.phase}" if pod.phase != "Running" else f"{pod.name}: no agent yet"
+    if agent.state != "ready":
+        return f"{pod.name}: agent {agent.state}"
+    # It may have begun its last command without having reported it.
+    return "" if agent.current else f"{pod.name}: agent has not confirmed its last command"
+
+
+def may_open(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[bool, float | None]:
+    """Return whether the next round may open now, and when the back-off ends that delays it."""
+    due = status.rendezvous.next_round_time
+    if gate.waiting or not gate.ready:
+        return False, None
+    seated = {pod.uid for pod, _ in gate.ready}
+    if any(pod.alive and pod.uid not in seated for pod in view.pods):
+        # Workers of an older round may still run there, and two rounds must not train at the same time.
+        return False, None
+    if due is not None and view.now < due:
+        return False, due
+    leader = gate.ready[0][1]
+    return bool(leader.address) and leader.master_port > 0, None
+
+
+def difference(gate: Barrier) -> str:
+    """Return how the configurations of the members differ; empty: they do not, as far as is known."""
+    images: dict[str, tuple[str, str]] = {}  # repository -> digest, pod
+    contents: dict[str, str] = {}  # digest -> pod
+    for pod, agent in gate.ready:
+        repository, _, digest = pod.image_digest.rpartition("@")
+        known, other = images.setdefault(repository, (digest, pod.name))
+        if known != digest:
+            return f"{other} has image {repository}@{known[:19]}, {pod.name} has {digest[:19]}"
+        if agent.content:
+            contents.setdefault(agent.content, pod.name)
+    if len(contents) > 1:
+        first, second, *_ = contents.values()
+        return f"{first} and {second} read different config maps, secrets, script or configuration"
+    return ""
 
 
 def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier, silent: str) -> TrainingJobStatus:
