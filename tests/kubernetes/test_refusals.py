@@ -7,7 +7,7 @@ from tests.support.reconcile.world import START, World
 from torchyard.api.reasons import Reason
 from torchyard.kubernetes.client.errors import Details, NotFound, Rejected
 from torchyard.kubernetes.diagnostics.admission import forbidden, refused
-from torchyard.reconcile.loop.controller import Refusals
+from torchyard.reconcile.loop.executor import Refusals
 from torchyard.reconcile.observed import Refusal
 from torchyard.reconcile.ports import Refused, Unavailable
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from tests.support.reconcile.world import World
 
 from torchyard.reconcile.observed import RankReport
-from torchyard.reconcile.status.conditions import devices, ranges
+from torchyard.reconcile.progress import devices, ranges
 
 ALONE = (
     "the ranks do not communicate, so each of them trains a model of its own (2 ranks made steps, none created a "

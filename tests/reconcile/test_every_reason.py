@@ -37,9 +37,8 @@ from torchyard.kubernetes.diagnostics.admission import refused
 from torchyard.local.events import Events
 from torchyard.local.run import RunFolder
 from torchyard.reconcile.observed import Refusal
-from torchyard.reconcile.plan import plan
+from torchyard.reconcile.plan import plan, stalled, with_conditions
 from torchyard.reconcile.ports import Refused
-from torchyard.reconcile.status.conditions import stalled, with_conditions
 
 MESSAGES = Path(__file__).with_name("messages.yaml")
 Said = dict[str, str]

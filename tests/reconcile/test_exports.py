@@ -3,7 +3,7 @@
 import pytest
 
 from torchyard.api.status import Artifact, State, TrainingJobStatus
-from torchyard.reconcile.status.conditions import with_conditions
+from torchyard.reconcile.plan import with_conditions
 
 WEIGHTS = Artifact(name="model.safetensors", sha256="0" * 64)
 

@@ -8,8 +8,7 @@ from tests.support.reconcile.world import World
 from torchyard.api.status import Artifact
 from torchyard.api.values import Duration, Time
 from torchyard.reconcile.actions import CommandAgent, DeleteJob, DeletePod, WriteStatus
-from torchyard.reconcile.plan import plan
-from torchyard.reconcile.status.conditions import stalled
+from torchyard.reconcile.plan import plan, stalled
 
 
 def test_success_needs_every_member():

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.support.virtual_time import virtual_time
 
-from torchyard.reconcile.loop.workqueue import Closed, WorkQueue
+from torchyard.reconcile.loop.controller import Closed, WorkQueue
 
 
 def now():

@@ -25,7 +25,7 @@ from torchyard.api.status import (
     bounded,
 )
 from torchyard.api.values import Time
-from torchyard.reconcile.status.conditions import MAX_DEVICES
+from torchyard.reconcile.progress import MAX_DEVICES
 
 TIME = Time.parse("2026-11-21T06:20:00Z")
 LINES = ["x" * 200] * 20

@@ -17,7 +17,7 @@ from torchyard.api.values import Time
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
 from torchyard.kubernetes.sweeps import NameTakenError, Sweeps, Trials, delete_sweep, replace_sweep_status
-from torchyard.reconcile.loop.workqueue import Closed, WorkQueue
+from torchyard.reconcile.loop.controller import Closed, WorkQueue
 from torchyard.reconcile.ports import Conflict, Key, Unavailable
 from torchyard.sweeps.decide import Action, Create, Finish, Promote, Resume, Stop
 from torchyard.sweeps.events import SweepEvent, of_change, of_write

@@ -16,7 +16,7 @@ from torchyard.api.formatting import clean
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt
 from torchyard.reconcile.observed import RankReport
-from torchyard.reconcile.status.progress import newest_checkpoint
+from torchyard.reconcile.progress import newest_checkpoint
 
 MAX_REPORT_BYTES = 64 * 1024
 REPORT_SECONDS = 1.0  # what a report says may be so old when it is written

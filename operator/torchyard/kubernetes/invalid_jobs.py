@@ -15,9 +15,9 @@ from torchyard.api.values import rfc3339
 from torchyard.kubernetes.cache.jobs import Jobs, job_path, replace_status
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
-from torchyard.reconcile.loop.workqueue import WorkQueue
+from torchyard.reconcile.loop.controller import WorkQueue
+from torchyard.reconcile.plan import stalled
 from torchyard.reconcile.ports import Conflict, Key, Unavailable
-from torchyard.reconcile.status.conditions import stalled
 
 _log = logging.getLogger(__name__)
 

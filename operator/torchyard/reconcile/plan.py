@@ -4,17 +4,23 @@ Pure and total: no I/O, no clock, no randomness, and a result for every combinat
 this folder is a part of it or executes it. Actions are ordered: the status first (a round and an incarnation are
 persisted before an agent or a pod knows of them), then commands, deletions and creations, events. Only a new job need
 not wait for its first status: its gang follows from what is persisted with the job itself.
+
+The conditions follow from the rest of the status. All are set on the first visit; a transition time changes only with
+the status of its condition. `Ready`, `Reconciling` and `Stalled` follow the rules of kstatus, which `helm --wait`, Flux
+and others apply to any resource: at most one of `Reconciling` and `Stalled` is true; a failed job stays stalled; a job
+that trains, has succeeded, or is suspended as requested is ready.
 """
 
 import math
+from typing import Literal
 
 from msgspec.structs import replace
 
 from torchyard.api.exit_codes import ExitCode
 from torchyard.api.reasons import Reason, say
-from torchyard.api.status import State, Throughput, TrainingJobStatus, bounded, with_reason
-from torchyard.api.values import since
-from torchyard.reconcile import rounds
+from torchyard.api.status import Condition, State, Throughput, TrainingJobStatus, bounded, with_reason
+from torchyard.api.values import Time, since
+from torchyard.reconcile import progress, rounds
 from torchyard.reconcile.actions import (
     Action,
     CommandAgent,
@@ -27,13 +33,15 @@ from torchyard.reconcile.actions import (
 )
 from torchyard.reconcile.gang import empty_gang, keep_gang, leftovers
 from torchyard.reconcile.observed import Observed, View, node_loss_due, observe, with_pod_agents
-from torchyard.reconcile.status import progress
-from torchyard.reconcile.status.conditions import with_conditions
-from torchyard.reconcile.status.progress import with_figures
+from torchyard.reconcile.progress import with_figures
 from torchyard.reconcile.transitions import exit_code, next_transition
 
 NEW_SECONDS = 10.0
 YIELD_SECONDS = 30.0
+MAX_MESSAGE = 1024
+# Conditions that repeat the message of the status.
+OWN_WORDS = frozenset({"Admitted", "Ready", "Reconciling", "Progressing", "Failed", "Stalled"})
+EXPORTS = "export/"  # prefix of exports in a trainer's report
 COLLECTORS = frozenset({"orphan", "foregroundDeletion"})  # finalizers of the garbage collector
 
 
@@ -248,3 +256,108 @@ def _decisive_fields(status: TrainingJobStatus) -> tuple[object, ...]:
 def _requeue(view: View, times: list[float]) -> float | None:
     ahead = [due - view.now for due in times if view.now < due < math.inf]
     return min(ahead, default=None)
+
+
+def with_conditions(status: TrainingJobStatus, now: float, *, generation: int) -> TrainingJobStatus:
+    """Return the status with every condition derived from the other fields."""
+    earlier = _by_type(status)
+    return replace(
+        status,
+        conditions=[
+            _condition(status, earlier.get(kind), now, generation, kind, holds=holds, reason=reason)
+            for kind, (holds, reason) in _values(status).items()
+        ],
+    )
+
+
+def stalled(
+    status: TrainingJobStatus, now: float, *, generation: int, evidence: str, reason: Reason = Reason.RECONCILE_FAILED
+) -> TrainingJobStatus:
+    """Return the status with `Stalled`: the job cannot be reconciled; all other fields keep their last known values."""
+    if not status.state:
+        status = replace(status, state=State.PENDING, reason=Reason.JOB_CREATED, message=say(Reason.JOB_CREATED))
+    complete = status if status.conditions else with_conditions(status, now, generation=generation)
+    before = _by_type(complete)
+    failed = _condition(
+        complete, before.get("Stalled"), now, generation, "Stalled", holds=True, reason=reason, evidence=evidence
+    )
+    idle = _condition(
+        complete, before.get("Reconciling"), now, generation, "Reconciling", holds=False, reason=Reason.NOT_RECONCILING
+    )
+    changed = {"Stalled": failed, "Reconciling": idle}
+    conditions = [changed.get(each.type, each) for each in complete.conditions]
+    observed = max(complete.observed_generation, generation)
+    return replace(complete, observed_generation=observed, conditions=conditions)
+
+
+def _values(status: TrainingJobStatus) -> dict[str, tuple[bool, Reason]]:
+    state = status.state
+    idle = state.at_rest or state is State.TERMINATING
+    ready = status.nodes.desired > 0 and status.nodes.ready >= status.nodes.desired and not idle
+    held = Reason.SUSPENDED if state in {State.SUSPENDING, State.SUSPENDED} else status.reason
+    admitted = held != Reason.SUSPENDED and status.reason.admits
+    failed = state == State.FAILED
+    stalls = failed or (not idle and status.reason.stalls)
+    changes = not (state.ready or stalls)
+    return {
+        "Ready": (state.ready and not stalls, status.reason or Reason.STARTING),
+        "Reconciling": (changes, (status.reason or Reason.STARTING) if changes else Reason.NOT_RECONCILING),
+        "Admitted": (admitted, Reason.ADMITTED if admitted else held),
+        "PodsReady": (ready, Reason.PODS_READY if ready else Reason.PODS_NOT_READY),
+        "Running": (
+            state == State.RUNNING,
+            (status.reason or Reason.TRAINING) if state == State.RUNNING else Reason.NOT_TRAINING,
+        ),
+        "Progressing": (not idle, status.reason or Reason.STARTING),
+        "Recovering": (state == State.RECOVERING, Reason.RECOVERING if state == State.RECOVERING else Reason.HEALTHY),
+        "CheckpointReady": (
+            status.checkpoint is not None,
+            Reason.CHECKPOINT_SAVED if status.checkpoint is not None else Reason.NO_CHECKPOINT_YET,
+        ),
+        "ExportVerified": _export(status),
+        "Stalled": (stalls, status.reason if stalls else Reason.NOT_STALLED),
+        "Complete": (state == State.SUCCEEDED, Reason.COMPLETED if state == State.SUCCEEDED else Reason.NOT_FINISHED),
+        "Failed": (failed, status.reason if failed and status.reason else Reason.NOT_FAILED),
+    }
+
+
+def _export(status: TrainingJobStatus) -> tuple[bool, Reason]:
+    """Return whether the exported formats compute what the model computes, and the reason."""
+    verdicts = [artifact.verified for artifact in status.artifacts if artifact.name.startswith(EXPORTS)]
+    if not verdicts:
+        return False, Reason.NO_EXPORT
+    if False in verdicts:
+        return False, Reason.EXPORT_REFUSED
+    return (True, Reason.EXPORT_VERIFIED) if all(verdicts) else (False, Reason.EXPORT_NOT_VERIFIED)
+
+
+def _by_type(status: TrainingJobStatus) -> dict[str, Condition]:
+    return {each.type: each for each in reversed(status.conditions)}
+
+
+def _condition(
+    status: TrainingJobStatus,
+    before: Condition | None,
+    now: float,
+    generation: int,
+    kind: str,
+    *,
+    holds: bool,
+    reason: Reason,
+    evidence: str = "",
+) -> Condition:
+    value: Literal["True", "False"] = "True" if holds else "False"
+    own_words = reason == status.reason and status.message and kind in OWN_WORDS
+    message = (status.message if own_words else say(reason, evidence))[:MAX_MESSAGE]
+    kept = before is not None and before.status == value and bool(before.last_transition_time)
+    if before is not None and kept and (before.reason, before.message) == (reason, message):
+        # Return the same object, so that comparing statuses is cheap.
+        return before if before.observed_generation == generation else replace(before, observed_generation=generation)
+    return Condition(
+        type=kind,
+        status=value,
+        reason=reason,
+        message=message,
+        last_transition_time=before.last_transition_time if before is not None and kept else Time.of(now),
+        observed_generation=generation,
+    )

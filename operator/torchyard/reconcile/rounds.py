@@ -5,19 +5,20 @@ from typing import Any
 from msgspec.structs import replace
 
 from torchyard.api.reasons import Reason
-from torchyard.api.status import Attempt, Rendezvous, State, TrainingJobStatus
+from torchyard.api.status import Attempt, Phase, Rendezvous, State, TrainingJobStatus
 from torchyard.api.values import Time, since
 from torchyard.reconcile import failures
 from torchyard.reconcile.actions import CommandAgent
 from torchyard.reconcile.failures import Outcome
-from torchyard.reconcile.observed import Agent, Observed, Pod, RoundExit, View, node_lost
+from torchyard.reconcile.observed import Agent, Observed, Pod, RankReport, RoundExit, View, node_lost
+from torchyard.reconcile.progress import RETURN_SECONDS
 from torchyard.reconcile.restart_policy import RestartDecision, decide_restart
-from torchyard.reconcile.status.progress import RETURN_SECONDS, started
 from torchyard.reconcile.waiting import SILENT_AGENT_SECONDS, Barrier
 
 MICRO_BATCH = "TORCHYARD_MICRO_BATCH"
 SETTLE_SECONDS = 2.0
 SILENT_WORKERS_SECONDS = 60.0
+SILENT_START_SECONDS = 30.0
 STOP_SECONDS = 10.0  # beyond the grace period: how long agents may take to stop workers that did not save in time
 
 
@@ -129,6 +130,52 @@ def _procs(view: View, uid: str) -> int:
         return view.procs
     agent = view.agents.get(uid)
     return agent.procs if agent is not None else max(1, view.job.spec.gpus_per_node)
+
+
+def started(seen: Observed, status: TrainingJobStatus) -> bool:
+    """Return whether the open round has made its first step. Once Running, it stays so until it closes.
+
+    A program without reports counts as started after its workers have run for half a minute. Built-in workloads always
+    report first: without a report there is no worker yet, and health.startTimeout applies.
+    """
+    view = seen.view
+    if not status.rendezvous.open:
+        return False
+    if view.job.status.state == State.RUNNING and view.job.status.round == status.round:
+        return True
+    if _reports_steps(seen):
+        first = status.attempts[-1].start_step if status.attempts else 0
+        return any(_stepped(report, first) for report in seen.reports)
+    running = all(_runs(view.agents.get(uid), status.round) for uid in status.rendezvous.members)
+    return running and view.now >= _silent_start(view, status)
+
+
+def silent_start_due(seen: Observed, status: TrainingJobStatus) -> float | None:
+    """Return when a round without reports will count as started."""
+    if not status.rendezvous.open or _reports_steps(seen) or started(seen, status):
+        return None
+    due = _silent_start(seen.view, status)
+    return due if due > seen.view.now else None
+
+
+def _reports_steps(seen: Observed) -> bool:
+    """Return whether the program of the open round reports steps: it has done so, or is a built-in workload."""
+    return seen.view.job.spec.trainer is not None or bool(seen.reports)
+
+
+def _stepped(report: RankReport, first: int) -> bool:
+    phase = Phase.of(report.phase)
+    if phase is not None and phase.after_step:
+        return True
+    return report.step > 0 and not (phase is not None and phase.before_steps) and report.step != first
+
+
+def _runs(agent: Agent | None, number: int) -> bool:
+    return agent is not None and agent.round == number and agent.state == "running"
+
+
+def _silent_start(view: View, status: TrainingJobStatus) -> float:
+    return since(status.attempts[-1].start_time if status.attempts else None, view.now) + SILENT_START_SECONDS
 
 
 def timed_out(seen: Observed, status: TrainingJobStatus) -> tuple[Outcome | None, float | None]:

@@ -9,15 +9,14 @@ from torchyard.api.reasons import Reason, say, timeout_advice
 from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.validation.schema_check import params_faults
 from torchyard.api.values import BUILT_IN, Time, since
-from torchyard.reconcile import failures, rounds, waiting
+from torchyard.reconcile import failures, progress, rounds, waiting
 from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.failures import Outcome
 from torchyard.reconcile.gang import FUTILE
 from torchyard.reconcile.observed import Observed, Pod, View, cannot_start, counts_for_index, stuck_start_due
+from torchyard.reconcile.progress import counts_from_start, running, step_age
 from torchyard.reconcile.restart_policy import decide_restart
-from torchyard.reconcile.rounds import answer
-from torchyard.reconcile.status import progress
-from torchyard.reconcile.status.progress import counts_from_start, running, silent_start_due, started, step_age
+from torchyard.reconcile.rounds import answer, silent_start_due, started
 from torchyard.reconcile.waiting import with_pending_reason
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"

@@ -1,11 +1,18 @@
-"""The reconcile loop: take a key, gather its view, plan, execute. An error on one job does not affect others."""
+"""The reconcile loop: take a key from the queue, gather its view, plan, execute. An error on one job affects no other.
+
+The queue has the semantics of client-go, for one event loop: a key is queued at most once, is given to one worker at a
+time, and is queued again if it was added while it was processed. After failures each key has its own exponential
+back-off.
+"""
 
 import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable
-from typing import Literal
+from collections import deque
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 
@@ -16,14 +23,15 @@ from torchyard.api.status import Images
 from torchyard.reconcile.actions import CreatePod, EmitEvent, WriteStatus
 from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.loop import executor
-from torchyard.reconcile.loop.executor import MAX_IN_FLIGHT, Executor, StatusWriter
-from torchyard.reconcile.loop.workqueue import BASE_SECONDS, MAX_SECONDS, Closed, WorkQueue
-from torchyard.reconcile.observed import Refusal, View
-from torchyard.reconcile.plan import plan
+from torchyard.reconcile.loop.executor import MAX_IN_FLIGHT, Executor, Refusals, StatusWriter
+from torchyard.reconcile.observed import View
+from torchyard.reconcile.plan import plan, stalled
 from torchyard.reconcile.ports import Agents, Cluster, Conflict, Key, NameTaken, Refused, StatusRefused, Unavailable
-from torchyard.reconcile.status.conditions import stalled
 
 MAX_EVIDENCE = 300
+BASE_SECONDS = 0.05
+MAX_SECONDS = 60.0
+K = TypeVar("K", bound=Hashable)
 _log = logging.getLogger(__name__)
 
 
@@ -259,44 +267,111 @@ class Controller:
             _log.exception("%s/%s: the condition Stalled could not be written", *key)
 
 
-FIRST_SECONDS = 1.0
-MOST_SECONDS = 60.0
+class Closed(Exception):  # noqa: N818 -- not a fault: the end of the work
+    """The queue was shut down and is empty."""
 
 
-class Refusals:
-    """The newest rejection of each job, by uid.
+class WorkQueue(Generic[K]):
+    """Keys that are to be reconciled.
 
     Args:
-        clock: unix seconds.
-        jitter: drawn for every refusal, a factor in [0, 1); the delay grows by up to half of itself.
+        base: delay after the first failure of a key, seconds; it doubles with each further one.
+        most: longest delay after a failure, seconds.
+        jitter: drawn once per failure, a factor in [0, 1); the delay grows by up to half of itself.
     """
 
-    def __init__(self, clock: Callable[[], float], jitter: Callable[[], float] = random.random) -> None:
-        self._clock, self._jitter = clock, jitter
-        self._known: dict[str, tuple[int, int, Refusal]] = {}  # generation, times in a row, the newest
+    def __init__(
+        self, *, base: float = BASE_SECONDS, most: float = MAX_SECONDS, jitter: Callable[[], float] = random.random
+    ) -> None:
+        self._base, self._most, self._jitter = base, most, jitter
+        self._waiting: deque[K] = deque()
+        self._dirty: set[K] = set()
+        self._processing: set[K] = set()
+        self._failures: dict[K, int] = {}
+        self._delayed: dict[K, asyncio.TimerHandle] = {}
+        self._added = asyncio.Event()
+        self._closed = False
 
-    def of(self, job: TrainingJob) -> Refusal | None:
-        """Return the rejection that concerns the current generation of this job."""
-        generation, _, refusal = self._known.get(job.metadata.uid, (0, 0, None))
-        return refusal if generation == job.metadata.generation else None
+    def __len__(self) -> int:
+        """Return the number of keys that are due, without those being processed."""
+        return len(self._waiting)
 
-    def note(self, job: TrainingJob, error: Refused) -> float:
-        """Store a rejection; return the seconds until the next reconcile, 0 if the status has to change."""
-        now, before = self._clock(), self.of(job)
-        same = before is not None and before.reason == error.reason
-        times = self._known[job.metadata.uid][1] + 1 if same else 1
-        delay = error.retry_after or min(MOST_SECONDS, FIRST_SECONDS * 2.0 ** min(times - 1, 16))
-        delay *= 1.0 + self._jitter() / 2
-        refusal = Refusal(
-            reason=error.reason,
-            message=error.message,
-            permanent=error.permanent,
-            since=before.since if before is not None and same else now,
-            until=now + delay,
-        )
-        self._known[job.metadata.uid] = (job.metadata.generation, times, refusal)
-        return delay if before is not None and same and before.message == error.message else 0.0
+    def add(self, key: K) -> None:
+        """Queue a key for the next free worker."""
+        if self._closed or key in self._dirty:
+            return
+        self._dirty.add(key)
+        if key not in self._processing:
+            self._waiting.append(key)
+            self._added.set()
 
-    def forget(self, job_uid: str) -> None:
-        """Forget a job that is gone or whose write succeeded."""
-        self._known.pop(job_uid, None)
+    def add_after(self, key: K, seconds: float) -> None:
+        """Queue a key in `seconds`; of several delays of one key the earliest applies."""
+        if self._closed:
+            return
+        if seconds <= 0:
+            self.add(key)
+            return
+        loop = asyncio.get_running_loop()
+        earlier = self._delayed.get(key)
+        if earlier is not None:
+            if earlier.when() <= loop.time() + seconds:
+                return
+            earlier.cancel()
+        self._delayed[key] = loop.call_later(seconds, self._mature, key)
+
+    def fail(self, key: K, at_least: float | None = None) -> float:
+        """Queue a failed key after its back-off; return the delay in seconds."""
+        count = self._failures.get(key, 0)
+        self._failures[key] = count + 1
+        delay = min(self._most, self._base * 2.0 ** min(count, 60))
+        delay = max(at_least or 0.0, delay) * (1.0 + self._jitter() / 2)
+        self.add_after(key, delay)
+        return delay
+
+    def failures(self, key: K) -> int:
+        """Return the number of consecutive failures of the key."""
+        return self._failures.get(key, 0)
+
+    def succeed(self, key: K) -> None:
+        """Forget the failures of a key."""
+        self._failures.pop(key, None)
+
+    async def get(self) -> K:
+        """Return the next key; `done` must follow.
+
+        Raises:
+            Closed: the queue was shut down and is empty.
+        """
+        while not self._waiting:
+            if self._closed:
+                raise Closed
+            self._added.clear()
+            await self._added.wait()
+        key = self._waiting.popleft()
+        self._dirty.discard(key)
+        self._processing.add(key)
+        return key
+
+    def done(self, key: K) -> None:
+        """Mark a key as processed; it is due again if it was added while it was processed."""
+        self._processing.discard(key)
+        if key in self._dirty:
+            self._waiting.append(key)
+            self._added.set()
+
+    def close(self, *, drop: bool = False) -> None:
+        """Take no more keys; workers get the keys that are due (with `drop` none), then `Closed`."""
+        self._closed = True
+        if drop:
+            self._waiting.clear()
+            self._dirty.clear()
+        for timer in self._delayed.values():
+            timer.cancel()
+        self._delayed.clear()
+        self._added.set()
+
+    def _mature(self, key: K) -> None:
+        with suppress(KeyError):
+            del self._delayed[key]
+        self.add(key)

@@ -1,17 +1,17 @@
-"""Figures of a job: step, rate, metrics, checkpoint and GPUs from the reports of the open round; goodput.
+"""Figures and warnings of a job from the reports of the open round: step, rate, metrics, checkpoint, GPUs; goodput.
 
 Every reported value is checked. Goodput attributes every second since the job's creation: the sum of its entries is the
 wall time that is attributed already. The time since then goes to the activity in the persisted status; `plan` persists
-every change of it at once.
+every change of it at once. A warning means that the job continues, but probably not as its author intended.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from torchyard.api.formatting import span
+from torchyard.api.formatting import plural, span
 from torchyard.api.reasons import Reason, say
 from torchyard.api.status import (
     MAX_METRICS,
@@ -28,45 +28,19 @@ from torchyard.api.status import (
     TrainingJobStatus,
 )
 from torchyard.api.values import Time, since
-from torchyard.reconcile.observed import Agent, GpuReport, Observed, RankReport, View
-from torchyard.reconcile.status.conditions import advisories, devices
+from torchyard.reconcile.observed import GpuReport, Observed, RankReport, View
 
-SILENT_START_SECONDS = 30.0
 RETURN_SECONDS = 12.0  # how long agents may take to connect to a new operator: they try at least every ten
 MAX_NAME = 64
+MAX_DEVICES = 16
+MAX_RANGES = 200
+# A program may make its first steps before it creates the process group, to warm up or to compile.
+ALONE_SECONDS = 60.0
 # Ages of the last step that a message mentions: each of them costs a status write.
 STEP_AGES = (60.0, 120.0, 300.0, 600.0, 1200.0, 1800.0, *(3600.0 * hours for hours in range(1, 49)))
 
-
-def started(seen: Observed, status: TrainingJobStatus) -> bool:
-    """Return whether the open round has made its first step. Once Running, it stays so until it closes.
-
-    A program without reports counts as started after its workers have run for half a minute. Built-in workloads always
-    report first: without a report there is no worker yet, and health.startTimeout applies.
-    """
-    view = seen.view
-    if not status.rendezvous.open:
-        return False
-    if view.job.status.state == State.RUNNING and view.job.status.round == status.round:
-        return True
-    if _reports_steps(seen):
-        first = status.attempts[-1].start_step if status.attempts else 0
-        return any(_stepped(report, first) for report in seen.reports)
-    running = all(_runs(view.agents.get(uid), status.round) for uid in status.rendezvous.members)
-    return running and view.now >= _silent_start(view, status)
-
-
-def silent_start_due(seen: Observed, status: TrainingJobStatus) -> float | None:
-    """Return when a round without reports will count as started."""
-    if not status.rendezvous.open or _reports_steps(seen) or started(seen, status):
-        return None
-    due = _silent_start(seen.view, status)
-    return due if due > seen.view.now else None
-
-
-def _reports_steps(seen: Observed) -> bool:
-    """Return whether the program of the open round reports steps: it has done so, or is a built-in workload."""
-    return seen.view.job.spec.trainer is not None or bool(seen.reports)
+Advisory = tuple[Reason, str]
+"""Reason and evidence. The evidence does not change from step to step: each is announced once."""
 
 
 def running(status: TrainingJobStatus) -> Reason:
@@ -152,19 +126,57 @@ def warnings(seen: Observed, status: TrainingJobStatus) -> dict[str, Reason]:
     return found
 
 
-def _stepped(report: RankReport, first: int) -> bool:
-    phase = Phase.of(report.phase)
-    if phase is not None and phase.after_step:
-        return True
-    return report.step > 0 and not (phase is not None and phase.before_steps) and report.step != first
+def advisories(view: View, status: TrainingJobStatus, reports: Sequence[RankReport]) -> tuple[Advisory, ...]:
+    """Return what to warn of in the open round."""
+    found = (_not_communicating(view, status, reports), _unused_gpus(view, reports))
+    return tuple(each for each in found if each is not None)
 
 
-def _runs(agent: Agent | None, number: int) -> bool:
-    return agent is not None and agent.round == number and agent.state == "running"
+def devices(reports: Iterable[RankReport]) -> dict[str, str]:
+    """Return the ranks of each device, as ranges: `{"cuda:0 NVIDIA H100": "0,8", "cpu": "1-7"}`."""
+    ranks: dict[str, list[int]] = {}
+    for report in reports:
+        if report.device:
+            ranks.setdefault(report.device, []).append(report.rank)
+    return {device: ranges(found) for device, found in sorted(ranks.items())[:MAX_DEVICES]}
 
 
-def _silent_start(view: View, status: TrainingJobStatus) -> float:
-    return since(status.attempts[-1].start_time if status.attempts else None, view.now) + SILENT_START_SECONDS
+def ranges(numbers: Iterable[int]) -> str:
+    """Return whole numbers as ranges, cut where they are too many to be read: `0-7,16,24-31`."""
+    parts: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if parts and number == parts[-1][1] + 1:
+            parts[-1][1] = number
+        else:
+            parts.append([number, number])
+    text = ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    return text if len(text) <= MAX_RANGES else f"{text[:MAX_RANGES].rpartition(',')[0]},..."
+
+
+def _not_communicating(view: View, status: TrainingJobStatus, reports: Sequence[RankReport]) -> Advisory | None:
+    """Return ranks that made steps although none of them created a process group, if they can be inspected."""
+    alone = [each for each in reports if each.alone_seconds is not None]
+    if len(alone) < 2 or len(alone) < len(reports):
+        return None
+    over = [_ended_well(view, uid, status.round) for uid in status.rendezvous.members]
+    if not all(over) and min(each.alone_seconds or 0.0 for each in alone) < ALONE_SECONDS:
+        return None
+    return Reason.RANKS_NOT_COMMUNICATING, f"{plural(len(alone), 'rank')} made steps, none created a process group"
+
+
+def _ended_well(view: View, uid: str, number: int) -> bool:
+    agent = view.agents.get(uid)
+    ended = agent.exit if agent is not None else None
+    return ended is not None and ended.round == number and ended.code == 0
+
+
+def _unused_gpus(view: View, reports: Sequence[RankReport]) -> Advisory | None:
+    asked = view.job.spec.gpus_per_node
+    idle = [each.rank for each in reports if each.device == "cpu"]
+    if not asked or not idle:
+        return None
+    who = f"rank {idle[0]} trains" if len(idle) == 1 else f"ranks {ranges(idle)} train"
+    return Reason.GPUS_NOT_USED, f"{who} on the CPU, gpusPerNode is {asked}"
 
 
 def _progress(view: View, status: TrainingJobStatus, lead: RankReport, step: int, throughput: Throughput) -> Progress:

@@ -1,1 +1,0 @@
-"""Parts of a status: conditions, goodput, figures from reports."""
