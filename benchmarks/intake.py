@@ -99,7 +99,7 @@ async def aiohttp_server(app: Any, port: int, tls: ssl.SSLContext) -> AsyncItera
     from aiohttp import web
 
     from torchyard.agents.http.connection import Request
-    from torchyard.agents.protocol import MAX_BODY_BYTES
+    from torchyard.agents.registry import MAX_BODY_BYTES
 
     async def answer(http: web.Request) -> web.Response:
         token, body = http.headers.get("Authorization", ""), await http.read()

@@ -7,8 +7,7 @@ import pytest
 from tests.support.virtual_time import virtual_time
 from tests.support.waiting import DEADLINE
 
-from torchyard.agents.protocol import SyncRequest, decode
-from torchyard.agents.registry import AgentRegistry, SupersededError
+from torchyard.agents.registry import AgentRegistry, SupersededError, SyncRequest, decode
 from torchyard.reconcile.actions import CommandAgent
 
 POD = "pod-uid-0"

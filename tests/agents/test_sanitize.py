@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchyard.agents import protocol, sanitize
-from torchyard.agents.registry import AgentRegistry
+from torchyard.agents import sanitize
+from torchyard.agents.registry import AgentRegistry, decode
 from torchyard.api.status import Batch
 from torchyard.reconcile.observed import Failure, GpuReport, RankReport, RoundExit
 
@@ -223,7 +223,7 @@ def test_an_odd_value_anywhere_in_a_message_is_refused_or_taken_in_and_never_rai
     taken = refused = 0
     for number, (path, odd) in enumerate(itertools.product(leaves(WHOLE), ODD)):
         try:
-            request = protocol.decode(msgspec.json.encode(replaced(WHOLE, path, odd)))
+            request = decode(msgspec.json.encode(replaced(WHOLE, path, odd)))
         except ValueError:
             refused += 1
             continue

@@ -24,8 +24,7 @@ from torchyard.agents.auth.tokens import AUDIENCE
 from torchyard.agents.auth.tokens import read as read_claims
 from torchyard.agents.http.admission import Slot
 from torchyard.agents.http.connection import Connection, Response
-from torchyard.agents.protocol import MAX_BODY_BYTES, decode
-from torchyard.agents.registry import AgentRegistry
+from torchyard.agents.registry import MAX_BODY_BYTES, AgentRegistry, decode
 from torchyard.api.resource import read_job
 from torchyard.api.validation.validate import validate_bytes
 from torchyard_trainers.core.checkpoints import commits

@@ -1,4 +1,8 @@
-"""The registry of agents: their state and their commands; the reconciler's port `Agents`, without HTTP.
+"""The messages of `POST /v1/sync` and the registry of agents: their state and commands, the port `Agents`.
+
+docs/protocol.md defines the messages. The frame (instance, sequence, state) is strict: a wrong type is an error of the
+agent and answered with 400. What a user's program wrote (reports, failures, metrics) is not: `sanitize` drops what it
+cannot read, so that an odd report of a script never makes its pod look silent.
 
 State is level-triggered: every request carries all of it and every answer the whole desired command, so the next
 message repairs a lost one. Nothing here blocks; only `long_poll` waits.
@@ -6,21 +10,58 @@ message repairs a lost one. Nothing here blocks; only `long_poll` waits.
 
 import asyncio
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta, Raw, Struct
 
 from torchyard.agents import sanitize
-from torchyard.agents.protocol import SyncAnswer, SyncRequest, command_document
 from torchyard.reconcile.actions import CommandAgent
-from torchyard.reconcile.observed import Agent
+from torchyard.reconcile.observed import Agent, AgentState
 
+PROTOCOL = 1
+MAX_BODY_BYTES = 16 * 1024
 MAX_HOLD_SECONDS = 30.0
 TICKS = 50
 """Number of ticks of an interval: long polls that expire within a tick end together."""
+
+
+Text = Annotated[str, Meta(max_length=256, pattern="^[!-~]*$")]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+
+
+class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
+    """A request of an agent. Raw values may come from users' programs; `sanitize` reads them."""
+
+    protocol: int
+    instance: Annotated[str, Meta(min_length=1, max_length=128, pattern="^[ -~]*$")]
+    sequence: Count
+    state: AgentState
+    wait: Seconds = 0.0
+    revision: Count = 0
+    round: Count = 0
+    address: Text = ""
+    master_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    procs: Annotated[int, Meta(ge=0, le=4096)] = 1
+    content: Annotated[str, Meta(max_length=64)] = ""
+    environment: Annotated[str, Meta(max_length=64)] = ""
+    exit: dict[str, Any] | None = None
+    reports: list[Raw] = []
+    gpus: list[Raw] = []
+    notices: list[Any] = []
+
+
+class SyncAnswer(Struct, frozen=True, kw_only=True):
+    """The answer to an agent; `interval`: the longest time between two syncs, in seconds."""
+
+    revision: int
+    interval: float
+    command: dict[str, Any]
 
 
 class SupersededError(Exception):
@@ -58,6 +99,7 @@ class _Entry:
     held: int = 0
     woke: float = float("-inf")
     polls: set[asyncio.Future[None]] = field(default_factory=set)
+    allowed: float = float("-inf")  # when its requests would have been sent, had they come at the highest rate
 
 
 class AgentRegistry:
@@ -127,6 +169,21 @@ class AgentRegistry:
 
     # Requests of agents.
 
+    def throttle(self, pod_uid: str, *, rate: float, burst: float) -> float:
+        """Count one request of a pod; return 0, or the seconds until it may send one, which is then not counted.
+
+        Args:
+            pod_uid: of the pod.
+            rate: requests a second.
+            burst: requests at once, after a pause.
+        """
+        now, entry = time.monotonic(), self._entries.setdefault(pod_uid, _Entry())
+        allowed = max(entry.allowed, now - burst / rate) + 1 / rate
+        if allowed > now:
+            return allowed - now
+        entry.allowed = allowed
+        return 0.0
+
     def record(self, pod_uid: str, request: SyncRequest) -> None:
         """Record the state in one request.
 
@@ -190,6 +247,55 @@ class AgentRegistry:
 
     def _connected(self, entry: _Entry) -> bool:
         return entry.agent is not None and (entry.held > 0 or self._clock() - entry.agent.seen < 2 * self.interval)
+
+
+def decode(body: bytes) -> SyncRequest:
+    """Decode a request.
+
+    Raises:
+        ValueError: the body is invalid; the text is a sentence for the agent's log.
+    """
+    try:
+        request = _DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"The body is not a sync request: {error}.") from None
+    if request.protocol != PROTOCOL:
+        raise ValueError(
+            f"`protocol` is {request.protocol}, this operator speaks {PROTOCOL}: use the agent of its version."
+        )
+    return request
+
+
+def without_figures(request: SyncRequest) -> SyncRequest:
+    """Return a request without figures, which are not kept during a long poll."""
+    return msgspec.structs.replace(request, exit=None, reports=[], gpus=[], notices=[])
+
+
+def command_document(command: CommandAgent | None) -> dict[str, Any]:
+    """Return a command as sent to the agent: only the fields of its verb."""
+    if command is None:
+        return {"verb": "wait"}
+    fields = {"verb": command.verb}
+    return fields | {name: getattr(command, attribute) for name, attribute in _FIELDS[command.verb].items()}
+
+
+_RUN = {
+    "round": "round",
+    "nodes": "nodes",
+    "nodeRank": "node_rank",
+    "masterAddress": "master_address",
+    "masterPort": "master_port",
+    "procs": "procs",
+    "env": "env",
+}
+_FIELDS: dict[str, dict[str, str]] = {
+    "wait": {},
+    "run": _RUN,
+    "stop": {"round": "round"},
+    "save-and-stop": {"round": "round", "graceSeconds": "grace_seconds"},
+    "exit": {"code": "code"},
+}
+_DECODER = msgspec.json.Decoder(SyncRequest)
 
 
 def _register(entry: _Entry, request: SyncRequest) -> None:

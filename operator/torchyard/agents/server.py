@@ -23,8 +23,14 @@ from typing import Self
 from torchyard.agents.http.acceptor import Acceptor
 from torchyard.agents.http.admission import Admission, Buckets, Limits, Slot
 from torchyard.agents.http.connection import Connection, Handle, Request, Response
-from torchyard.agents.protocol import MAX_BODY_BYTES, decode, without_figures
-from torchyard.agents.registry import AgentRegistry, Counters, SupersededError
+from torchyard.agents.registry import (
+    MAX_BODY_BYTES,
+    AgentRegistry,
+    Counters,
+    SupersededError,
+    decode,
+    without_figures,
+)
 
 SWEEP_SECONDS = 2.0
 END_SECONDS = 2.0
@@ -84,7 +90,7 @@ class Sync:
         self, registry: AgentRegistry, authenticate: Authenticate, serving: Callable[[], bool], limits: Limits
     ) -> None:
         self._registry, self._authenticate, self._serving = registry, authenticate, serving
-        self._syncs = Buckets(limits.syncs_per_second, limits.syncs_burst, time.monotonic)
+        self._limits = limits
         self._welcome: set[int] = set()
         self._refusals = Buckets(limits.refusals_per_second, limits.refusals_burst, time.monotonic)
 
@@ -99,7 +105,7 @@ class Sync:
         if isinstance(pod_uid, Response):
             return pod_uid
         request.proven()
-        if wait := self._syncs.take(pod_uid):
+        if wait := self._registry.throttle(pod_uid, rate=self._limits.syncs_per_second, burst=self._limits.syncs_burst):
             return self._limited("This pod sends requests too often.", wait)
         try:
             message = decode(request.body)
@@ -264,8 +270,9 @@ class Intake:
         self._connections.add(connection)
 
     def proven(self, connection: Connection) -> None:
-        """Record a valid token."""
-        self._admission.prove(connection.slot)
+        """Record a valid token, once for a connection."""
+        if not connection.slot.proven:
+            self._admission.prove(connection.slot)
 
     def refused(self, status: int) -> None:
         """Count a request that was rejected before it was complete."""

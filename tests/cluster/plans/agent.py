@@ -10,7 +10,7 @@ from typing import Any
 
 import aiohttp
 
-from torchyard.agents.protocol import PROTOCOL
+from torchyard.agents.registry import PROTOCOL
 
 LONGEST_POLL = 10.0
 PAUSE_SECONDS = 0.25

@@ -62,12 +62,12 @@ class Slot:
         is_owed: returns whether the peer has sent something that the operator has not answered.
     """
 
-    __slots__ = ("address", "close", "gone", "is_owed", "since")
+    __slots__ = ("address", "close", "gone", "is_owed", "proven", "since")
 
     def __init__(self, address: Hashable, close: Callable[[], None], is_owed: Callable[[], bool]) -> None:
         self.address, self.close, self.is_owed = address, close, is_owed
         self.since = 0.0
-        self.gone = False
+        self.gone = self.proven = False
 
 
 class Admission:
@@ -115,6 +115,7 @@ class Admission:
 
     def prove(self, slot: Slot) -> None:
         """Record that this connection has carried a valid token."""
+        slot.proven = True
         if self._unproven.remove(slot):
             self.handshakes.pay(slot)
 

@@ -71,6 +71,7 @@ class Pods:
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
         self._stuck = KubeletEvents(api, pods=self._stuck_pods, changed=self._notify)
         self._strays = Orphans(api, there=self._keep, over=self._lose)
+        self._ours: set[str] = set()  # uids of pods that the operator is known to have created
         self._dead: set[str] = set()  # pod uids that are gone according to the API server itself
         paths = {name: f"/api/v1/namespaces/{name}/pods" for name in namespaces} or {"": "/api/v1/pods"}
         self._informers: dict[str, Informer[KubePod, PodRecord]] = {
@@ -112,15 +113,21 @@ class Pods:
     def member(self, pod_uid: str) -> PodRecord | None:
         """Return a live pod that the operator created; None: there is no such pod, or it has ended."""
         record = self._all.get(pod_uid)
-        return record if record is not None and record.pod.alive and self._made(record) else None
+        return record if record is not None and record.pod.alive and self._is_ours(record) else None
 
     def forged(self, job_uid: str | None = None) -> list[PodRecord]:
         """Return pods that name this job, or any job, as their controller and that the operator did not create."""
         known = self._all.values() if job_uid is None else self._jobs.get(job_uid, {}).values()
-        return [record for record in known if not self._made(record)]
+        return [record for record in known if not self._is_ours(record)]
+
+    def _is_ours(self, record: PodRecord) -> bool:
+        """Return whether the operator created a pod; once this is known, it holds until the pod is gone."""
+        if record.uid not in self._ours and self._made(record):
+            self._ours.add(record.uid)
+        return record.uid in self._ours
 
     def _own(self, job_uid: str) -> list[PodRecord]:
-        return [record for record in self._jobs.get(job_uid, {}).values() if self._made(record)]
+        return [record for record in self._jobs.get(job_uid, {}).values() if self._is_ours(record)]
 
     def predecessors(self, job: ObjectMeta) -> list[str]:
         """Return the names of live pods of a former job of this name: they may still write into its folder.
@@ -129,7 +136,7 @@ class Pods:
         """
         former = self._uids.get((job.namespace, job.name), set()) - {job.uid}
         pods = (record for uid in former for record in self._jobs.get(uid, {}).values())
-        return sorted(record.pod.name for record in pods if record.pod.alive and self._made(record))
+        return sorted(record.pod.name for record in pods if record.pod.alive and self._is_ours(record))
 
     def version(self, pod_uid: str) -> int | None:
         """Return the version of a pod as it was last seen; None: it is not known."""
@@ -183,7 +190,8 @@ class Pods:
             assert before is not None
             if before.pod.node not in self._on_node:
                 self._started.pop(before.pod.node, None)
-            made = self._made(before)
+            made = self._is_ours(before)
+            self._ours.discard(before.uid)
             self._gone(before.uid)
             if not made:
                 return
@@ -241,7 +249,7 @@ class Pods:
     def _consider(self, uid: str) -> None:
         """Read the node of a pod that does not advance, now or once it has not advanced for too long."""
         record = self._all.get(uid)
-        if record is None or not self._made(record):
+        if record is None or not self._is_ours(record):
             return
         now = self._clock()
         due = record.suspects_node_at()
@@ -259,13 +267,13 @@ class Pods:
     def _suspicion(self, node: str) -> bool | None:
         now = self._clock()
         here = self._on_node.get(node, {}).values()
-        hints = [record for record in here if record.suspects_node(now) and self._made(record)]
+        hints = [record for record in here if record.suspects_node(now) and self._is_ours(record)]
         return any(record.marked for record in hints) if hints else None
 
     def _stuck_pods(self, namespace: str) -> list[PodRecord]:
         now = self._clock()
         pods = (record for record in self._all.values() if record.bound is not None and record.namespace == namespace)
-        return [record for record in pods if record.suspects_node(now) and self._made(record)]
+        return [record for record in pods if record.suspects_node(now) and self._is_ours(record)]
 
     def _node_changed(self, node: str) -> None:
         for record in list(self._on_node.get(node, {}).values()):
