@@ -14,7 +14,7 @@ from tests.support.cluster.operators import until
 from tests.support.cluster.patient_api import PatientApi, connected
 
 from torchyard.api.resource import read_job
-from torchyard.kubernetes.client.api import APPLY_PATCH, MERGE_PATCH
+from torchyard.kubernetes.client.api import APPLY_PATCH, MERGE_PATCH, authorizing
 from torchyard.kubernetes.client.errors import Rejected
 from torchyard.kubernetes.manifests.companions import network_policy, service
 from torchyard.kubernetes.manifests.names import Site
@@ -53,7 +53,7 @@ class Cluster:
             connector=ours.connector,
             connector_owner=False,
             headers={**ours.headers, "Impersonate-User": name},
-            middlewares=(credentials.authorize,),
+            middlewares=(authorizing(credentials),),
             proxy=credentials.proxy,
         ) as session:
             yield PatientApi(session, credentials)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.support.virtual_time import in_virtual_time, virtual_time
 
-from torchyard.kubernetes.client.write_budget import Budget
+from torchyard.kubernetes.client.api import Budget
 
 
 async def spend(budget: Budget, namespace: str, number: int, *, seconds: float = 0.0, log: list | None = None) -> None:

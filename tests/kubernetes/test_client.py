@@ -8,9 +8,8 @@ from aiohttp import web
 from tests.support.kubernetes.api_server import refused, talking, until
 
 from torchyard.kubernetes.client import api as client
-from torchyard.kubernetes.client.api import Fence
+from torchyard.kubernetes.client.api import Budget, Fence
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Fenced, Gone, NotFound, Rejected
-from torchyard.kubernetes.client.write_budget import Budget
 from torchyard.reconcile import ports
 from torchyard.reconcile.ports import Unavailable
 

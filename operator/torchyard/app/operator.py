@@ -26,9 +26,8 @@ from torchyard.app.page_server import served
 from torchyard.app.probes import Metrics, Readiness
 from torchyard.app.sweep_controller import SweepController
 from torchyard.kubernetes.cache.jobs import Jobs
-from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.api import Api, Budget
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
-from torchyard.kubernetes.client.write_budget import Budget
 from torchyard.kubernetes.cluster import KubeCluster
 from torchyard.kubernetes.election import LeaderLabel, Lease, Unelected
 from torchyard.kubernetes.invalid_jobs import InvalidJobs

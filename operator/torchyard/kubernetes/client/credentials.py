@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies
 
 import yaml
-from aiohttp import ClientHandlerType, ClientRequest, ClientResponse
 from kubernetes.client import Configuration
 from kubernetes.client.rest import should_bypass_proxies
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
@@ -68,6 +67,10 @@ class Credentials:
         namespace: of the context, or of the pod we run in.
         tls: of every connection; None for plain http. Stays the same object when certificates change.
         proxy: URL of the proxy to go through, None: directly.
+        authorization: header of every request, None: none.
+        fresh_until: when `refresh` is due, in seconds of the monotonic clock; it is in a pod or of a plugin.
+        impersonation: further headers of every request.
+        server_name: that the server's certificate must have; None: the host of its address.
     """
 
     def __init__(self, context: str | None, loaded: Loaded) -> None:
@@ -78,9 +81,12 @@ class Credentials:
         self.tls = _tls(configuration) if self.server.startswith("https:") else None
         self._asked = context
         self._configuration = configuration
-        self._impersonation = loaded.chosen.impersonation
-        self._authorization = _authorization(configuration)
-        self._read = self._loaded = time.monotonic()
+        self.server_name = configuration.tls_server_name
+        self.impersonation = loaded.chosen.impersonation
+        self.authorization: str | None
+        self.fresh_until: float
+        self._use(_authorization(configuration))
+        self._loaded = time.monotonic()
         self._lock = asyncio.Lock()
 
     @classmethod
@@ -95,34 +101,18 @@ class Credentials:
         """
         return cls(context, await asyncio.to_thread(_load, context))
 
-    async def authorize(self, request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-        """Add the credentials to a request: an aiohttp client middleware."""
-        request.server_hostname = self._configuration.tls_server_name
-        used = await self._current()
-        if used is not None:
-            request.headers["Authorization"] = used
-        request.headers.extend(self._impersonation)
-        response = await handler(request)
-        if response.status == 401 and await self._changed_since(used):
-            response.close()
-            if self._authorization is not None:
-                request.headers["Authorization"] = self._authorization
-            response = await handler(request)
-        return response
+    async def refresh(self) -> None:
+        """Ask for the token again if it is old."""
+        async with self._lock:
+            if time.monotonic() > self.fresh_until:
+                self.fresh_until = time.monotonic() + TOKEN_SECONDS
+                # Asking for the token is what makes the library read it again.
+                self.authorization = await asyncio.to_thread(_authorization, self._configuration)
 
-    async def _current(self) -> str | None:
-        if self._authorization is not None and time.monotonic() - self._read > TOKEN_SECONDS:
-            async with self._lock:
-                if time.monotonic() - self._read > TOKEN_SECONDS:
-                    self._read = time.monotonic()
-                    # Asking for the token is what makes the library read it again.
-                    self._authorization = await asyncio.to_thread(_authorization, self._configuration)
-        return self._authorization
-
-    async def _changed_since(self, used: str | None) -> bool:
+    async def changed_since(self, used: str | None) -> bool:
         """Return whether there are other credentials than those that were just rejected."""
         async with self._lock:
-            if self._authorization == used:
+            if self.authorization == used:
                 if time.monotonic() - self._loaded < RELOAD_SECONDS:
                     return False
                 self._loaded = time.monotonic()
@@ -132,9 +122,14 @@ class Credentials:
                     raise Unavailable(f"credentials were rejected (401) and cannot be loaded again: {error}") from error
                 if self.tls is not None:
                     await asyncio.to_thread(_present, self.tls, self._configuration)
-                self._authorization, self._read = _authorization(self._configuration), time.monotonic()
+                self.server_name = self._configuration.tls_server_name
+                self._use(_authorization(self._configuration))
                 _log.info("the API server answered 401; reloaded the credentials")
             return True
+
+    def _use(self, authorization: str | None) -> None:
+        self.authorization = authorization
+        self.fresh_until = float("inf") if authorization is None else time.monotonic() + TOKEN_SECONDS
 
 
 def _load(context: str | None) -> Loaded:
