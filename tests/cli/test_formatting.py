@@ -2,7 +2,8 @@
 
 import pytest
 
-from torchyard.api.formatting import addressed, clean, clip, figure, measure, rate, size, span
+from torchyard.api.formatting import addressed, clean, clip
+from torchyard.api.values import figure, measure, rate, size, span
 
 
 @pytest.mark.parametrize(

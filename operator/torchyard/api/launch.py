@@ -243,6 +243,11 @@ def _checkpoint_path(wanted: str | None, checkpoints_of: Callable[[str], str]) -
     return f"{checkpoints_of(name)}{slash}{checkpoint}"
 
 
+def checkpoint_claim(spec: TrainingJobSpec) -> str | None:
+    """Return the claim that checkpoints and exports lie on; None: on a cluster they go with the pods."""
+    return spec.checkpoint.volume.claim if spec.checkpoint.volume is not None else None
+
+
 def own_env(spec: TrainingJobSpec) -> dict[str, str]:
     """Variables that the spec itself sets."""
     return {variable.name: variable.value for variable in spec.env}

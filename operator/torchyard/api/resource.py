@@ -16,11 +16,10 @@ from msgspec.structs import replace
 
 from torchyard.api import values
 from torchyard.api.exit_codes import exit_code_of
-from torchyard.api.formatting import figure, span
 from torchyard.api.reasons import Kind, Reason
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Columns, State, TrainingJobStatus
-from torchyard.api.values import Time
+from torchyard.api.values import Time, figure, span
 
 GROUP = "torchyard.dev"
 VERSION = "v1alpha1"

@@ -61,11 +61,6 @@ class Checkpoint(Model, frozen=True, kw_only=True):
     ] = None
     on_preempt: Annotated[bool, doc("Save before pods are stopped (suspend, preemption, Ctrl-C).")] = True
 
-    @property
-    def claim(self) -> str | None:
-        """The claim they lie on; None: on a cluster they go with the pods."""
-        return self.volume.claim if self.volume is not None else None
-
 
 class Backoff(Model, frozen=True, kw_only=True):
     """Delay before the next round after a counted failure; it doubles up to `max`."""

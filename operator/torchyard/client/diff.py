@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from torchyard.api.formatting import clean, clip, figure
+from torchyard.api.formatting import clean, clip
 from torchyard.api.resource import TrainingJob
+from torchyard.api.values import figure
 from torchyard.client.backend import Backend, Document
 from torchyard.client.errors import TorchYardError
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from torchyard.api.formatting import addressed, clean, clip, span
+from torchyard.api.formatting import addressed, clean, clip
 from torchyard.api.reasons import Reason, timeout_advice
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt, State
+from torchyard.api.values import span
 from torchyard.local.run import Event
 from torchyard.reconcile.observed import Pod
 

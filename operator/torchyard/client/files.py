@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchyard.api.formatting import plural
 from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.api.resource import TrainingJob
+from torchyard.api.values import plural
 from torchyard.client.errors import InvalidJobError, TorchYardError
 
 if TYPE_CHECKING:

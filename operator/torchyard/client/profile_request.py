@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from torchyard.api.formatting import plural
+from torchyard.api.values import plural
 from torchyard.client.errors import FAILED, TorchYardError
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchyard.api.backends import ignored, on_this_machine
-from torchyard.api.formatting import plural
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
 from torchyard.api.validation.changes import can_go_on_from
+from torchyard.api.values import plural
 from torchyard.client.backend import Notice, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.local import named

@@ -7,11 +7,10 @@ from pathlib import Path
 import msgspec
 
 from torchyard.api.files import read_bounded
-from torchyard.api.formatting import plural
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.validation.problems import Problem
 from torchyard.api.validation.yaml_tree import MAX_BYTES
-from torchyard.api.values import DNS_LABEL_PATTERN
+from torchyard.api.values import DNS_LABEL_PATTERN, plural
 from torchyard.client.errors import InvalidJobError, TorchYardError
 from torchyard.client.trainers import fault
 from torchyard.sweeps.resource import MAX_SWEEP_NAME, TrainingSweep

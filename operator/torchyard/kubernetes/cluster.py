@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.launch import is_agentless
+from torchyard.api.launch import checkpoint_claim, is_agentless
 from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob, status_document, with_columns
 from torchyard.api.status import Images, TrainingJobStatus
@@ -127,7 +127,7 @@ class KubeCluster:
 
     def keeps_files(self, job: TrainingJob) -> bool:
         """Return whether checkpoints and exports outlive the pods: on a claim they do."""
-        return job.spec.checkpoint.claim is not None
+        return checkpoint_claim(job.spec) is not None
 
     def images(self, job: TrainingJob) -> Images:
         """Return the images that a new gang of the job gets."""

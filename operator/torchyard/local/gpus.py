@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from torchyard.api.formatting import plural
 from torchyard.api.reasons import Reason
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.values import plural
 from torchyard.local.run import take_lock
 
 Waiting = tuple[str, str]

@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from torchyard.api.formatting import plural, span
 from torchyard.api.reasons import Reason, say
 from torchyard.api.status import (
     MAX_METRICS,
@@ -27,7 +26,7 @@ from torchyard.api.status import (
     Throughput,
     TrainingJobStatus,
 )
-from torchyard.api.values import Time, since
+from torchyard.api.values import Time, plural, since, span
 from torchyard.reconcile.observed import GpuReport, Observed, RankReport, View
 
 RETURN_SECONDS = 12.0  # how long agents may take to connect to a new operator: they try at least every ten

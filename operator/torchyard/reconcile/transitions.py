@@ -4,11 +4,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.exit_codes import ExitCode, exit_code_of
-from torchyard.api.formatting import plural
 from torchyard.api.reasons import Reason, say, timeout_advice
 from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.validation.schema_check import params_faults
-from torchyard.api.values import BUILT_IN, Time, since
+from torchyard.api.values import BUILT_IN, Time, plural, since
 from torchyard.reconcile import failures, progress, rounds, waiting
 from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.failures import Outcome

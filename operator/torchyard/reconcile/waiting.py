@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.formatting import plural
 from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.status import State, TrainingJobStatus, with_reason
-from torchyard.api.values import Time, since
+from torchyard.api.values import Time, plural, since
 from torchyard.reconcile.gang import FUTILE, RELEASED, pause_end
 from torchyard.reconcile.observed import Agent, Observed, Pod, View
 

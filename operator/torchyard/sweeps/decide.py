@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from torchyard.api.formatting import plural
+from torchyard.api.values import plural
 from torchyard.sweeps.outcomes import Outcome, Trial, best_of, outcomes_of, reaches_target, rung_values
 from torchyard.sweeps.ranking import Ranking
 from torchyard.sweeps.resource import Unit

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from torchyard.api.formatting import figure
+from torchyard.api.values import figure
 from torchyard.sweeps.decide import Action, Promote, Stop
 from torchyard.sweeps.outcomes import Trial, outcomes_of, why_failed
 from torchyard.sweeps.resource import TrainingSweep, trial_name

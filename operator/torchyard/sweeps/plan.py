@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from torchyard.api.formatting import clean, figure, plural
+from torchyard.api.formatting import clean
 from torchyard.api.reasons import Kind
-from torchyard.api.values import Time, since
+from torchyard.api.values import Time, figure, plural, since
 from torchyard.sweeps.decide import Action, Finish, decide
 from torchyard.sweeps.outcomes import Outcome, Trial, best_of, outcomes_of
 from torchyard.sweeps.resource import TrainingSweep, trial_name

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from torchyard.api.formatting import plural
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.parse import Fault, broken_rules
 from torchyard.api.validation.problems import nearest, shown
 from torchyard.api.validation.schema_check import conditional_metrics, params_schema, trainer_metrics
-from torchyard.api.values import BUILT_IN, names_code
+from torchyard.api.values import BUILT_IN, names_code, plural
 from torchyard.sweeps.space import bound, excluded, fault_of, grid_size, short_names, strange
 from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, TrainingSweepSpec
 from torchyard.sweeps.targets import PARAMS, target_faults

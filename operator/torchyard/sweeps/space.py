@@ -9,11 +9,10 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.formatting import plural
 from torchyard.api.resource import sparse
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.parse import Fault, broken_rules
-from torchyard.api.values import decode
+from torchyard.api.values import decode, plural
 from torchyard.sweeps.spec import ELEMENT_PATTERN, FloatRange, IntRange, Parameter, TrainingSweepSpec
 
 Values = Mapping[str, Any]

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from torchyard.api.formatting import plural
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.validation.parse import Fault
 from torchyard.api.validation.problems import nearest, shown
 from torchyard.api.validation.schema_check import check, params_schema
 from torchyard.api.validation.yaml_tree import At
+from torchyard.api.values import plural
 from torchyard.sweeps.space import element
 from torchyard.sweeps.spec import Parameter, TrainingSweepSpec
 

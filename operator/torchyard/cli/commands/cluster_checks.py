@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from torchyard.api.crd import crd
-from torchyard.api.formatting import addressed, plural
+from torchyard.api.formatting import addressed
 from torchyard.api.resource import GROUP, PLURAL, VERSION
+from torchyard.api.values import plural
 from torchyard.cli.commands.intake_probe import Finding, Leader, reach
 from torchyard.client.remote import jobs
 from torchyard.client.remote.session import Remote

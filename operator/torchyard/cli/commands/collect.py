@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from torchyard.api.formatting import clean, plural, size
+from torchyard.api.formatting import clean
+from torchyard.api.values import plural, size
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.output import emit, say

@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any, Literal
 
-from torchyard.api.formatting import plural, span
+from torchyard.api.values import plural, span
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED
 

@@ -28,7 +28,7 @@ def ps_arguments(parser: ArgumentParser) -> None:
 def ps(context: str | None, namespace: str | None, everywhere: bool, output: Form | None) -> int:
     """List jobs, newest first: the runs of this machine; if it has none, or when asked to, the jobs of a cluster."""
     gc.disable()  # modules that are being imported are no garbage; looking for some takes a twentieth of the time
-    from torchyard.api.formatting import plural
+    from torchyard.api.values import plural
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.views.table import COLUMNS, WIDE_COLUMNS, lines, row
     from torchyard.client.backend import Backend, Kept, Unreadable

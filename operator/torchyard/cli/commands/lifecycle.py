@@ -55,6 +55,7 @@ def suspend(name: str, context: str | None, namespace: str | None, output: Forma
 
     Exit codes on a cluster: 0 it is asked to, or had succeeded before, 1 it had failed.
     """
+    from torchyard.api.launch import checkpoint_claim
     from torchyard.api.status import State
     from torchyard.cli.arguments import ask_at
     from torchyard.client.backend import Backend
@@ -75,7 +76,7 @@ def suspend(name: str, context: str | None, namespace: str | None, output: Forma
         elif state == State.SUSPENDED and kept.job.spec.suspend:
             outcome, code = "is suspended already", SUCCEEDED
         else:
-            if kept.job.spec.checkpoint.claim is None:
+            if checkpoint_claim(kept.job.spec) is None:
                 say("torchyard: without a claim its checkpoints are lost with its pods; a resumed job starts at step 0")
             kept = await backend.suspend(name)
             outcome, code = f"saves and stops within {kept.job.spec.grace_period}", SUCCEEDED
@@ -133,11 +134,13 @@ def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool
 
 
 async def _of_cluster(backend: "Backend", name: str, output: Format | None) -> int:
+    from torchyard.api.launch import checkpoint_claim
+
     kept = await backend.get(name)
     job = kept.job
     if job.status.state.terminal:
         fix = f"`torchyard delete {name}{backend.flags}` and submit it again to start over"
-        if job.spec.checkpoint.claim is not None:
+        if checkpoint_claim(job.spec) is not None:
             fix += f" (its files are kept; with checkpoint.resumeFrom: {name} the new job continues from them)"
         raise RefusalError(f"{name} in {backend.where} has already {job.status.state.lower()}", fix)
     outcome = "goes on" if job.spec.suspend else "is not suspended"

@@ -51,6 +51,7 @@ def submit(
     import msgspec
 
     from torchyard.api.backends import ignored
+    from torchyard.api.launch import checkpoint_claim
     from torchyard.api.validation.validate import has_kind
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.commands.follow import follow
@@ -73,7 +74,7 @@ def submit(
     job = wanted.job
     if unused := ignored(job.spec, "cluster"):
         say(f"torchyard: a cluster ignores {', '.join(unused)}; ignored")
-    if job.spec.trainer is not None and job.spec.checkpoint.claim is None:
+    if job.spec.trainer is not None and checkpoint_claim(job.spec) is None:
         say("torchyard: no claim in checkpoint.volume: its checkpoints and exports are lost with its pods")
     if name is not None:
         job = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))

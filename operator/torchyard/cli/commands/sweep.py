@@ -97,7 +97,7 @@ Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
 def _list(context: str | None, namespace: str | None, output: Format | None) -> int:
     import asyncio
 
-    from torchyard.api.formatting import figure
+    from torchyard.api.values import figure
     from torchyard.cli.views.table import lines
     from torchyard.client.location import is_configured
     from torchyard.local.sweeps import sweep_names
@@ -144,7 +144,7 @@ def _of_this_machine() -> list[TrainingSweep]:
 
 
 async def _of_the_cluster(context: str | None, namespace: str | None) -> list[TrainingSweep]:
-    from torchyard.api.formatting import plural
+    from torchyard.api.values import plural
     from torchyard.client.remote import sweeps
     from torchyard.client.remote.session import connection
 

@@ -36,8 +36,10 @@ def submit(
 
 
 def _warn(sweep: TrainingSweep) -> None:
+    from torchyard.api.launch import checkpoint_claim
+
     spec = sweep.spec
-    if spec.early_stopping is not None and spec.job_template.spec.checkpoint.claim is None:
+    if spec.early_stopping is not None and checkpoint_claim(spec.job_template.spec) is None:
         say("torchyard: no claim in checkpoint.volume: a stopped trial that goes on trains from step 0 again")
     if spec.algorithm.name == "gp":
         say("torchyard: algorithm gp needs torch and scipy in the operator's image, which ours lacks")

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchyard.api.formatting import plural
 from torchyard.api.names import SCRIPT_SUFFIX
+from torchyard.api.values import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.commands.job_options import (
     JobOptions,

@@ -14,8 +14,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.formatting import clean, clip, clock, figure, rate, span
+from torchyard.api.formatting import clean, clip
 from torchyard.api.status import Phase, State
+from torchyard.api.values import clock, figure, rate, span
 from torchyard.cli.views.curve import draw
 from torchyard.cli.views.snapshot import STATE_STYLES, Snapshot, age, curve_metric, headline
 

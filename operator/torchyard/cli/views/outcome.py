@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchyard.api.formatting import addressed, clean, size
+from torchyard.api.formatting import addressed, clean
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
+from torchyard.api.values import size
 from torchyard.cli.errors import FAILED, INVALID, STOPPED, SUCCEEDED
 from torchyard.cli.views.snapshot import learned
 from torchyard.client.artifacts import EXPORT, Artifact, artifacts_of

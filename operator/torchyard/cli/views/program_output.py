@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from torchyard.api.formatting import clean, size
+from torchyard.api.formatting import clean
 from torchyard.api.launch import local_procs
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.values import size
 
 POLL_SECONDS = 0.1
 READ_BYTES = 128 * 1024

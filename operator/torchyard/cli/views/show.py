@@ -8,10 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.formatting import addressed, clean, plural, size, span
+from torchyard.api.formatting import addressed, clean
 from torchyard.api.reasons import NO_REASON
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt, Phase, State
+from torchyard.api.values import plural, size, span
 from torchyard.cli.views.snapshot import STATE_STYLES, age, headline, interrupted, progress_words, state_word
 from torchyard.client.backend import Kept
 from torchyard.client.explanation import cause_words, last_lines, next_command

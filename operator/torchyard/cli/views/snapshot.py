@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from torchyard.api.formatting import addressed, clean, clock, figure, measure, rate, span
+from torchyard.api.formatting import addressed, clean
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
+from torchyard.api.values import clock, figure, measure, rate, span
 from torchyard.local.run import Event
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from torchyard.api.formatting import clip, figure
+from torchyard.api.formatting import clip
+from torchyard.api.values import figure
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.results import Result, best_so_far, text_of
 from torchyard.sweeps.space import short_names

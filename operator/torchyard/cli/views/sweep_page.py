@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from torchyard.api.formatting import clip, figure, plural
+from torchyard.api.formatting import clip
+from torchyard.api.values import figure, plural
 from torchyard.cli.views.sweep_charts import COLOURS, coordinates, history
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.results import Result, text_of

@@ -7,8 +7,9 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
-from torchyard.api.formatting import addressed, clip, figure, plural
+from torchyard.api.formatting import addressed, clip
 from torchyard.api.resource import TrainingJob
+from torchyard.api.values import figure, plural
 from torchyard.cli.views.curve import draw
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.results import Result, best_so_far, results_of, text_of

@@ -1,8 +1,9 @@
 """Runs as a table, a line each."""
 
-from torchyard.api.formatting import clean, span
+from torchyard.api.formatting import clean
 from torchyard.api.resource import TrainingJob, columns
 from torchyard.api.status import State
+from torchyard.api.values import span
 from torchyard.cli.views.snapshot import age, interrupted, state_word
 
 COLUMNS = ("NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE")

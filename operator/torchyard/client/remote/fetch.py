@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from torchyard.api.launch import checkpoint_claim
 from torchyard.api.resource import TrainingJob
 from torchyard.client.artifacts import Allowance, Artifact, TooLargeError, remove
 from torchyard.client.errors import FAILED, TorchYardError
@@ -182,7 +183,7 @@ async def _readers(remote: Remote, job: TrainingJob) -> AsyncIterator[list[str]]
     """Running pods of the job, one of them if all see its claim, else one of our own that is taken away again."""
     pods = await jobs.pods(remote, job)
     running = [pod.name for pod in pods if pod.phase == "Running" and not pod.deleting]
-    claim = job.spec.checkpoint.claim
+    claim = checkpoint_claim(job.spec)
     if running:
         yield running if claim is None else running[:1]
         return
@@ -216,7 +217,7 @@ async def _template(remote: Remote, job: TrainingJob, pods: list[str]) -> Docume
         raise TorchYardError(
             f"no pod of {job.metadata.name!r} is left to see which image its files were written with",
             f"resume it, or read {job.metadata.name}/ in a pod of your own that mounts the claim"
-            f" {spec.checkpoint.claim!r}; a job that names its `image` can be fetched from at any time",
+            f" {checkpoint_claim(spec)!r}; a job that names its `image` can be fetched from at any time",
             FAILED,
         )
     return {

@@ -8,8 +8,8 @@ from decimal import Decimal
 
 from msgspec import Struct
 
-from torchyard.api.formatting import plural
 from torchyard.api.reasons import Reason
+from torchyard.api.values import plural
 from torchyard.kubernetes.objects import ResourceLimits
 
 GIB = 1024**3

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchyard.api import launch
-from torchyard.api.launch import MASTER_PORT, is_agentless, local_procs
+from torchyard.api.launch import MASTER_PORT, checkpoint_claim, is_agentless, local_procs
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_placement import Volume
@@ -122,7 +122,7 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
         "TORCHYARD_CACHE_DIR": f"{names.TMP}/cache",
         "TORCHYARD_PROCS": str(_procs(spec)),
     }
-    if spec.checkpoint.claim is not None:
+    if checkpoint_claim(spec) is not None:
         # A claim outlives jobs: whether a job continues from files of a former one of its name (agent: ownership.py).
         resumed = (spec.checkpoint.resume_from or "").partition("/")[0] == job.metadata.name
         restored = job.status.checkpoint is not None  # from a backup, status and all, with another uid
