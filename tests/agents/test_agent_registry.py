@@ -278,3 +278,19 @@ async def test_one_that_leads_again_does_not_take_its_former_revisions_for_those
     await asyncio.wait_for(it.registry.long_poll(POD, request), DEADLINE)
     answer = it.registry.answer(POD)
     assert (answer.command["round"], answer.revision != mine + 1) == (5, True)
+
+
+def test_a_pod_may_send_a_burst_of_requests_and_then_as_many_as_its_rate_allows(it, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("torchyard.agents.registry.time.monotonic", lambda: now[0])
+    waits = [it.registry.throttle(POD, rate=2.0, burst=4.0) for _ in range(6)]
+    assert waits == [0, 0, 0, 0, 0.5, 0.5], "a rejected request is not counted"
+    now[0] += 0.5
+    assert [it.registry.throttle(POD, rate=2.0, burst=4.0) for _ in range(2)] == [0, 0.5]
+    now[0] += 1000
+    assert [it.registry.throttle(POD, rate=2.0, burst=4.0) for _ in range(5)] == [0, 0, 0, 0, 0.5], (
+        "no more than a burst"
+    )
+    assert it.registry.throttle("another pod", rate=2.0, burst=4.0) == 0
+    it.registry.forget(POD)
+    assert it.registry.of([POD]) == {}
