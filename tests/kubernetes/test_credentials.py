@@ -118,9 +118,11 @@ async def test_tokens_rotate_without_a_401(tmp_path, monkeypatch):
     monkeypatch.setattr(credentials, "NAMESPACE_FILE", folder / "namespace")
     found = await Credentials.load()
     assert found.namespace == "ty-system"
-    assert await found._current() == "bearer first"
+    await found.refresh()
+    assert found.authorization == "bearer first"
     (folder / "token").write_text("second")
-    assert await found._current() == "bearer second"
+    await found.refresh()
+    assert found.authorization == "bearer second"
 
 
 def _openssl(*arguments: str) -> None:
