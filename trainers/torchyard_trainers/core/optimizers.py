@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from torchyard_trainers.core.exits import ConfigError
@@ -108,8 +109,9 @@ class AdamW(torch.optim.AdamW):
 
     def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:
         found: bool = super()._init_group(group, *lists)
-        for tensors in lists:
-            tensors[:] = map(shard_of, tensors)
+        if any(isinstance(each, DTensor) for each in lists[0]):  # the parameters
+            for tensors in lists:
+                tensors[:] = map(shard_of, tensors)
         return found
 
 
@@ -218,8 +220,6 @@ def _heads(model: nn.Module) -> Iterator[nn.Parameter]:
 
 def _like(weight: Tensor, whole: Tensor) -> Tensor:
     """Return the part of an equal tensor of all ranks that a sharded weight has; no communication."""
-    from torch.distributed.tensor import DTensor, Replicate
-
     if not isinstance(weight, DTensor):
         return whole
     mesh = weight.device_mesh

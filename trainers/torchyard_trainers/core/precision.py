@@ -1,5 +1,6 @@
 """Mixed precision as three functions: where to autocast, how FSDP casts, and fp16's loss scaler."""
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -50,10 +51,10 @@ class Precision:
         """Run the backward pass of a (scaled) loss."""
         self._scaler.scale(loss).backward()
 
-    def clip(self, model: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
+    def clip(self, parameters: Iterable[nn.Parameter], optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
         """Clip the unscaled gradients to a global norm; return the norm before clipping, equal on every rank."""
         self._scaler.unscale_(optimizer)
-        return gradients.clip(model.parameters(), max_norm).to(self._device)  # gradients may be offloaded
+        return gradients.clip(parameters, max_norm).to(self._device)  # gradients may be offloaded
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         """Update the parameters; fp16 skips a step whose gradients overflowed and lowers the loss scale."""

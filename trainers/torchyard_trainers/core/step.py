@@ -90,7 +90,7 @@ def optimize(
     if COUNT in sums.names:
         # The backward passes divided by the samples; before clipping, divide by the count, which is known only now.
         parallel.scale_gradients(work.global_batch / totals[sums.names.index(COUNT)].clamp(min=1.0))
-    norm = precision.clip(parallel.module, optimizer, work.max_grad_norm)
+    norm = precision.clip(parallel.shards, optimizer, work.max_grad_norm)
     *counts, grad_norm = torch.cat([totals, norm.double().reshape(1)]).tolist()
     metrics = sums.means(counts[: len(sums.names)], work.global_batch)
     if "loss" not in metrics:

@@ -1,5 +1,6 @@
 """Policies of `transformers`: geometry presets with random weights, and the module that is trained."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +114,13 @@ class Policy(nn.Module):
     def __init__(self, pi0: Any) -> None:
         """Wrap `PI0ForConditionalGeneration`; parameters that never get a gradient are frozen.
 
-        Of the last layer of the language model only keys and values are used, and the expert embeds no tokens.
+        Of the last layer of the language model only keys and values are used and computed, and the expert embeds no
+        tokens.
         """
         super().__init__()
         self.pi0 = pi0
         last = pi0.model.vlm.language_model.layers[-1]
+        last.forward = partial(_write_keys_and_values, last)
         idle = (last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm)
         for each in (*idle, pi0.model.vlm.language_model.norm, pi0.model.dit.embed_tokens):
             each.requires_grad_(requires_grad=False)
@@ -225,6 +228,27 @@ class Policy(nn.Module):
 
     def _padded(self, values: Tensor, size: int) -> Tensor:
         return nn.functional.pad(values.to(self._dtype), (0, size - values.shape[-1]))
+
+
+def _write_keys_and_values(
+    layer: Any,
+    hidden: Tensor,
+    *,
+    position_embeddings: tuple[Tensor, Tensor],
+    past_key_values: Any,
+    **_ignored: Any,
+) -> Tensor:
+    """Write keys and values of hidden states [m, T, h] into a cache, as `GemmaDecoderLayer.forward` does first."""
+    from transformers.models.gemma.modeling_gemma import apply_rotary_pos_emb
+
+    attention, normed = layer.self_attn, layer.input_layernorm(hidden)
+    keys, values = (
+        project(normed).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
+        for project in (attention.k_proj, attention.v_proj)
+    )
+    _, keys = apply_rotary_pos_emb(keys[:, :0], keys, *position_embeddings)
+    past_key_values.update(keys, values, attention.layer_idx)
+    return hidden
 
 
 def config_of(name: str, pretrained: Path | None, *, chunk: int) -> Any:
