@@ -217,7 +217,7 @@ def _measure(
         if alike and accumulates:
             _fill_with_zeros(model)
         sums = accumulate(work, session, ids, slots, step)
-        half.clip(model, optimizer, work.max_grad_norm)
+        half.clip(parallel.shards, optimizer, work.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         tracker.beside = EVALUATION
