@@ -42,6 +42,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	$(BIN)/uv pip sync --system-certs --quiet --python $(BIN)/python --require-hashes requirements.lock
 	$(BIN)/uv pip install --system-certs --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@$(BIN)/python hack/bytecode.py take
 	@touch $@
 
 demo: $(INSTALLED) ## train CVRP on two local nodes, live, and show what it learned
@@ -55,7 +56,7 @@ demo-lm: $(INSTALLED) ## teach a real language model (SmolLM2, 135 M) with LoRA,
 test: check ## all that this machine can run; the other tiers write to build/test-*.log meanwhile
 	@mkdir -p build
 	@code=0; $(MAKE) --no-print-directory --jobs=4 beside-cluster beside-e2e beside-learning in-sight || code=$$?; \
-	  tail -n +1 build/test-learning.log build/test-e2e.log build/test-cluster.log; exit $$code
+	  $(BIN)/python hack/bytecode.py keep; tail -n +1 build/test-learning.log build/test-e2e.log build/test-cluster.log; exit $$code
 
 in-sight:
 	@nice -n 6 $(MAKE) --no-print-directory test-unit

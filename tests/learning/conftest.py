@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from tests.support.warm_commands import WarmCommands
 
+from torchyard_agent.workers.environment import KEEP_MEMORY
+
 HERE = Path(__file__).parent
 LEARNERS = WarmCommands("workloads")
 SEEDS = range(1, int(os.environ.get("SEEDS", "1")) + 1)
@@ -45,7 +47,8 @@ def learn(tmp_path):
 
 def run_trainer(folder):
     """Train in a folder. The limit only ends hangs: on a busy machine, a minute of a core may take half an hour."""
-    return LEARNERS.run(["--config", "config.json"], folder, os.environ | {"OMP_NUM_THREADS": "1"}, timeout=7200)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **KEEP_MEMORY}  # as the agent starts workers on a CPU
+    return LEARNERS.run(["--config", "config.json"], folder, environment, timeout=7200)
 
 
 def _learned(checkpoints):
