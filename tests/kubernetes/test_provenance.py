@@ -78,6 +78,8 @@ def test_a_pod_that_was_created_here_counts(cluster, operator):
     assert accepted(cluster, signed(operator))
 
 
+OTHER = pod()["metadata"]["ownerReferences"][0] | {"uid": "other-uid"}
+
 FORGED = {
     "without a signature": lambda ours: pod(status=RUNNING),
     "with a signature that is none": lambda ours: pod(metadata={"annotations": {names.PROVENANCE: "a.b.c"}}),
@@ -101,6 +103,17 @@ def test_a_forged_pod_does_not_count_and_does_not_disturb_the_real_one(cluster, 
     real = signed(operator, uid="real", resourceVersion="900")
     assert accepted(cluster, real)
     assert [each.uid for each in cluster.pods("job-uid")] == ["real"]
+
+
+def test_a_pod_that_is_handed_to_another_job_counts_for_neither(cluster, operator):
+    real = signed(operator, of=("team", "other-uid", "cvrp-0-1"), ownerReferences=[OTHER])
+    cluster.tracked.put("team", text(real))
+    assert cluster.tracked.member(real["metadata"]["uid"]) is not None
+    moved = {"ownerReferences": pod()["metadata"]["ownerReferences"], "resourceVersion": "900"}
+    assert not accepted(cluster, real | {"metadata": real["metadata"] | moved})
+    back = real | {"metadata": real["metadata"] | {"resourceVersion": "901"}}
+    cluster.tracked.put("team", text(back))
+    assert cluster.tracked.member(real["metadata"]["uid"]) is not None
 
 
 async def test_a_signature_is_worth_one_pod_even_after_that_one_is_gone(cluster, operator):

@@ -201,6 +201,9 @@ class Pods:
                 self._keep(before)
                 self._strays.ask(before)
             return
+        if before is not None and before.job_uid != after.job_uid:  # an owner reference can be edited
+            self._ours.discard(after.uid)
+            self._gone(after.uid)
         self._uids[(after.namespace, after.job_name)].add(after.job_uid)
         self._all[after.uid] = self._jobs[after.job_uid][after.uid] = self._on_node[after.pod.node][after.uid] = after
         if before is not None and (before.pod.phase, after.pod.phase) == ("Pending", "Running"):
