@@ -23,20 +23,23 @@ SUFFIX = f".{sys.implementation.cache_tag}.pyc"
 
 
 def main(words: list[str]) -> int:
-    """Keep or take; return the exit code."""
+    """Keep or take; return the exit code. Neither is necessary, so that a cache that cannot be used is no failure."""
     packages, lock = Path(sysconfig.get_path("purelib")), (ROOT / "requirements.lock").read_bytes()
     kept = KEPT / hashlib.sha256(lock + sys.version.encode()).hexdigest()[:16]
-    match words:
-        case ["keep"]:
-            keep(packages, kept, installed=(ROOT / ".venv" / ".installed").stat().st_mtime)
-            for other in KEPT.iterdir():
-                if other != kept:  # of other versions of the packages
-                    shutil.rmtree(other, ignore_errors=True)
-        case ["take"]:
-            take(packages, kept)
-        case _:
-            sys.stderr.write("usage: python hack/bytecode.py {keep|take}\n")
-            return 2
+    try:
+        match words:
+            case ["keep"]:
+                keep(packages, kept, installed=(ROOT / ".venv" / ".installed").stat().st_mtime)
+                for other in KEPT.glob("*"):
+                    if other != kept:  # of other versions of the packages
+                        shutil.rmtree(other, ignore_errors=True)
+            case ["take"]:
+                take(packages, kept)
+            case _:
+                sys.stderr.write("usage: python hack/bytecode.py {keep|take}\n")
+                return 2
+    except OSError as error:
+        sys.stderr.write(f"bytecode of packages is not shared between clones: {error}\n")
     return 0
 
 

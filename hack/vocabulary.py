@@ -9,7 +9,7 @@ and of the chart every line. Comments in Python are not checked. docs/glossary.m
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,6 +37,7 @@ WORDS = {
     r"(what|whatever) (it|they) says?": "its message, its last lines",
     r"says? of": "report about, describe",
 }
+ANY_WORD = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
 # A docstring begins with a verb that says what happens.
 OPENING = "Return, Write, Print, Raise, Send"
 OPENINGS = {r"(Give|Tell|Say|Let|Make of)s?\b": OPENING}
@@ -86,12 +87,13 @@ def findings(path: Path) -> Iterator[str]:
     if path.suffix != ".py":
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    texts = {id(text) for text in docstrings(tree)}
+    nodes = list(ast.walk(tree))
+    texts = {id(text) for text in docstrings(nodes)}
     support = where.parts[0] in SUPPORT
     renamed = not support and "trainers" not in where.parts
     if renamed and (instead := MODULES.get(path.stem)):
         yield f"{where}:1: a module named {path.stem!r}: {instead}"
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, Definition):
             yield from _of_definition(node, where, renamed=renamed)
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
@@ -125,15 +127,17 @@ def _noun(node: Definition) -> str:
 
 
 def _rejected(text: str, where: Path, first: int) -> Iterator[str]:
+    if not ANY_WORD.search(text):
+        return
     for pattern, instead in WORDS.items():
         for match in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
             line = first + text.count("\n", 0, match.start())
             yield f"{where}:{line}: {match[0]!r}: {instead}"
 
 
-def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
-    """Yield the docstrings of a module, its classes and functions."""
-    for node in ast.walk(tree):
+def docstrings(nodes: Iterable[ast.AST]) -> Iterator[ast.Constant]:
+    """Yield the docstrings of the modules, classes and functions among nodes."""
+    for node in nodes:
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or not node.body:
             continue
         first = node.body[0]

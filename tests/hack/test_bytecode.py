@@ -67,3 +67,10 @@ def test_bytecode_of_another_source_is_neither_kept_nor_taken(clones):
     (first / "package" / "module.py").write_text("ANSWER = 6 * 7\n")
     bytecode.keep(first, kept.with_name("again"), installed=LATER)
     assert not kept.with_name("again").exists()
+
+
+def test_a_cache_that_cannot_be_written_fails_nothing(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(bytecode, "KEPT", tmp_path / "file" / "bytecode")
+    assert bytecode.main(["keep"]) == bytecode.main(["take"]) == 0
+    assert "is not shared between clones" in capsys.readouterr().err
