@@ -13,7 +13,7 @@ FOUND = """
 import json, os, sys
 import torchyard_trainers.preload
 names = ["transformers.modeling_utils", "torchyard_trainers.lm.task", "torch._inductor.compile_fx"]
-names.append("torchyard_trainers.vla.task")
+names += ["torchyard_trainers.vla.task", "transformers.models.qwen3.modeling_qwen3"]
 found = [len(os.listdir("/proc/self/task")), *(name in sys.modules for name in names)]
 codecache = sys.modules["torch._inductor.codecache"]
 codecache.build_code_hash = None  # to hash the sources once more would fail
@@ -27,7 +27,7 @@ def test_what_the_job_needs_is_imported_and_no_thread_is_started(tmp_path):
     config.write_text(json.dumps({"trainer": {"name": "lm"}, "parallelism": {"compile": True}}))
     env = {**os.environ, "TORCHYARD_CONFIG": str(config), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", FOUND], env=env, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [1, True, True, True, False, 32]
+    assert json.loads(done.stdout.splitlines()[-1]) == [1, True, True, True, True, True, 32]
 
 
 @pytest.mark.parametrize(

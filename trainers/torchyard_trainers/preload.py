@@ -1,7 +1,7 @@
 """Imports for the zygote: all modules that take time to import, before workers are forked.
 
 For `TORCHYARD_PRELOAD=torchyard_trainers.preload`. Initialises no device and starts no thread. What only some workloads
-need is imported for the one that `TORCHYARD_CONFIG` names.
+need is imported if the one that `TORCHYARD_CONFIG` names is one of them.
 """
 
 import json
@@ -22,14 +22,22 @@ from torchyard_trainers.registry import WITH_TRANSFORMERS
 with suppress(ImportError):
     import tensorboard.summary.writer.event_file_writer  # noqa: F401 - imported for the children
 
+_MODELS = ("pi0", "qwen2_vl", "qwen3")  # architectures of models that start untrained
 
-def import_workload(name: str) -> None:
-    """Import a workload and, where it needs them, the models of transformers: seconds of each rank in each round."""
-    if name not in WITH_TRANSFORMERS:
-        return
-    for module in ("generation", "modeling_utils", "models.auto.modeling_auto"):
-        import_module(f"transformers.{module}")
-    import_module(f"torchyard_trainers.{name}.task")
+
+def import_transformers() -> None:
+    """Import all workloads that need transformers, and models that they build: seconds of each rank in each round.
+
+    Nearly all of the time is spent in what they share, so that one import serves jobs of all of them. If something
+    cannot be imported, the workers that need it report that.
+    """
+    for module in (
+        *(f"transformers.{each}" for each in ("generation", "modeling_utils", "models.auto.modeling_auto")),
+        *(f"torchyard_trainers.{workload}.task" for workload in WITH_TRANSFORMERS),
+        *(f"transformers.models.{model}.modeling_{model}" for model in _MODELS),
+    ):
+        with suppress(ImportError):
+            import_module(module)
 
 
 def import_compiler() -> None:
@@ -57,6 +65,7 @@ def settings_of_job() -> tuple[str, bool]:
 
 
 workload, compiled = settings_of_job()
-import_workload(workload)
+if workload in WITH_TRANSFORMERS:
+    import_transformers()
 if compiled:
     import_compiler()

@@ -118,7 +118,7 @@ def _read_of_config(job: TrainingJob) -> dict[str, Any]:
     trainer = job.spec.trainer
     if trainer is None:
         return {}
-    name = trainer.name if trainer.name in WITH_TRANSFORMERS else ""
+    name = WITH_TRANSFORMERS[0] if trainer.name in WITH_TRANSFORMERS else ""
     return {"trainer": {"name": name}, "parallelism": {"compile": job.spec.parallelism.compile}}
 
 

@@ -26,12 +26,10 @@ from compiled_code import share_compiled_code
 from hold_points import hold_at
 
 from torchyard_trainers.core.command import main
-from torchyard_trainers.preload import import_compiler, import_workload
-from torchyard_trainers.registry import WITH_TRANSFORMERS
+from torchyard_trainers.preload import import_compiler, import_transformers
 
 codes: dict[int, int] = {}
-for workload in WITH_TRANSFORMERS:
-    import_workload(workload)
+import_transformers()
 import_compiler()
 share_compiled_code()
 gc.collect()
