@@ -31,7 +31,7 @@ AVERAGED = {"ema": 0.9, "batch": 3, "draws": 1, "evalEpisodes": 2, "evalSamples"
         (settings(8, **EVERY_STEP), None, 3),
         (of_method("grpo", 8, parallelism={"strategy": "fsdp"}, **EVERY_STEP), None, 3),
         (vla(6, params=AVERAGED, parallelism={"strategy": "fsdp"}, **EVERY_STEP), None, 2),
-        (vlm(**EVERY_STEP), None, 3),
+        (vlm(params={"evalEpisodes": 2, "evalEvery": 2}, **EVERY_STEP), None, 3),
     ],
     ids=["little", "sft", "grpo", "vla", "vlm"],
 )

@@ -1,7 +1,7 @@
 """Fine-tuning depends on no world size, strategy or micro-batch; a resumed run continues with the same bits."""
 
 import pytest
-from tests.support.trainers.gangs import Yard
+from tests.support.trainers.gangs import AT_ONCE, Yard
 
 pytestmark = pytest.mark.e2e
 
@@ -28,6 +28,7 @@ def settings(steps=6, *, params=None, **sections):
         "device": "cpu",
         "logging": {"tensorboard": False},
         **sections,
+        "parallelism": AT_ONCE | sections.get("parallelism", {}),
     }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.support.trainers.gangs import Yard
+from tests.support.trainers.gangs import AT_ONCE, Yard
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
@@ -20,7 +20,11 @@ SMALL = {"batch": 8, "warmupSteps": 0, "lrFinal": 3e-3, "evalSamples": 8, "evalE
 
 
 def settings(steps, parallelism=None, formats=("hf",), **params):
-    own = {"parallelism": parallelism or {}, "export": {"formats": list(formats)}, "logging": {"tensorboard": False}}
+    own = {
+        "parallelism": AT_ONCE | (parallelism or {}),
+        "export": {"formats": list(formats)},
+        "logging": {"tensorboard": False},
+    }
     return {"trainer": {"name": "lm", "params": SMALL | {"steps": steps} | params}, "device": "cpu", **own}
 
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.support.trainers.gangs import Yard
+from tests.support.trainers.gangs import AT_ONCE, Yard
 
 pytestmark = pytest.mark.e2e
 
@@ -15,7 +15,7 @@ def settings(**parallelism):
         "trainer": {"name": "little"},
         "device": "cpu",
         "logging": {"tensorboard": False},
-        "parallelism": parallelism,
+        "parallelism": AT_ONCE | parallelism,
     }
 
 
@@ -45,14 +45,14 @@ def flat(pairs):
         ("single", (1, 1), {"microBatchSize": 5}),
         ("ddp", (1, 1), {"activationCheckpointing": "full"}),
         ("ddp", (2, 2), {"microBatchSize": 2, "activationCheckpointing": "selective"}),
-        ("ddp", (3, 3), {"activationCheckpointing": "full"}),
+        ("ddp", (3, 3), {"activationCheckpointing": "full", "microBatchSize": "auto"}),
         ("fsdp", (1, 1), {}),
         ("fsdp", (2, 1), {"microBatchSize": 2, "activationCheckpointing": "full"}),
         ("fsdp", (2, 2), {"cpuOffload": True, "fsdp": {"sharding": "grad"}}),
         ("fsdp", (3, 3), {"microBatchSize": 3, "activationCheckpointing": "selective", "cpuOffload": True}),
         ("hsdp", (4, 2), {"microBatchSize": 1, "activationCheckpointing": "full", "cpuOffload": True}),
-        ("hsdp", (2, 1), {"activationCheckpointing": "selective"}),
-        ("auto", (2, 2), {"cpuOffload": True}),
+        ("hsdp", (2, 1), {"activationCheckpointing": "selective", "microBatchSize": "auto"}),
+        ("auto", (2, 2), {"cpuOffload": True, "microBatchSize": "auto"}),
     ],
 )
 def test_losses_and_clipped_gradients_are_those_of_one_process(yard, one_process, strategy, shape, more):

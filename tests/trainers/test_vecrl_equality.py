@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from tests.support.trainers.gangs import Yard, until
+from tests.support.trainers.gangs import AT_ONCE, Yard, until
 
 pytestmark = pytest.mark.e2e
 
@@ -33,6 +33,7 @@ def settings(rollouts=3, *, params=None, **sections):
         "device": "cpu",
         "logging": {"tensorboard": False},
         **sections,
+        "parallelism": AT_ONCE | sections.get("parallelism", {}),
     }
 
 

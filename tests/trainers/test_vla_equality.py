@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from PIL import Image
-from tests.support.trainers.gangs import Yard
+from tests.support.trainers.gangs import AT_ONCE, Yard
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.vla import tabletop
@@ -25,7 +25,7 @@ def settings(steps=4, *, mode="train", params=None, **sections):
         "batch": 10,
         "warmupSteps": 0,
         "schedule": "constant",
-        "evalEpisodes": 7,
+        "evalEpisodes": 5,
         "evalSamples": 7,
         "evalBatch": 3,
         "flowSteps": 2,
@@ -39,6 +39,7 @@ def settings(steps=4, *, mode="train", params=None, **sections):
         "device": "cpu",
         "logging": {"tensorboard": False},
         **sections,
+        "parallelism": AT_ONCE | sections.get("parallelism", {}),
     }
 
 

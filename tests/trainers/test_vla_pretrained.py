@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.support.trainers.gangs import Yard
+from tests.support.trainers.gangs import AT_ONCE, Yard
 from tests.support.trainers.lerobot import write_lerobot
 from transformers import PI0ForConditionalGeneration
 
@@ -31,7 +31,11 @@ SMALL = {
 
 def settings(steps, parallelism=None, **params):
     trainer = {"name": "vla", "params": SMALL | {"steps": steps} | params}
-    own = {"parallelism": parallelism or {}, "export": {"formats": ["hf"]}, "logging": {"tensorboard": False}}
+    own = {
+        "parallelism": AT_ONCE | (parallelism or {}),
+        "export": {"formats": ["hf"]},
+        "logging": {"tensorboard": False},
+    }
     return {"trainer": trainer, "device": "cpu", **own}
 
 

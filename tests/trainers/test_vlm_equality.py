@@ -2,7 +2,7 @@
 
 import pytest
 from PIL import Image
-from tests.support.trainers.gangs import Yard
+from tests.support.trainers.gangs import AT_ONCE, Yard
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +24,7 @@ def settings(rollouts=2, *, mode="train", params=None, **sections):
         "cloneSteps": 4,
         "lr": 1e-3,
         "lrFinal": 1e-3,
-        "evalEpisodes": 7,
+        "evalEpisodes": 5,
         "evalBatch": 3,
         "evalEvery": 1,
         "logEvery": 1,
@@ -35,6 +35,7 @@ def settings(rollouts=2, *, mode="train", params=None, **sections):
         "device": "cpu",
         "logging": {"tensorboard": False},
         **sections,
+        "parallelism": AT_ONCE | sections.get("parallelism", {}),
     }
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 import transformers
-from tests.support.trainers.gangs import Yard
+from tests.support.trainers.gangs import AT_ONCE, Yard
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
@@ -21,7 +21,7 @@ ALONE = World(0, 1, 0, torch.device("cpu"), grouped=False, local_size=1)
 
 def settings(rollouts, formats=("hf",), **params):
     params = SMALL | {"environmentSteps": 16 * rollouts, "evalEvery": 1, "logEvery": 1} | params
-    own = {"export": {"formats": list(formats)}, "logging": {"tensorboard": False}}
+    own = {"parallelism": AT_ONCE, "export": {"formats": list(formats)}, "logging": {"tensorboard": False}}
     return {"trainer": {"name": "vlm", "params": params}, "device": "cpu", **own}
 
 

@@ -36,6 +36,9 @@ TINY = {
     "logEvery": 1,
 }
 
+AT_ONCE = {"microBatchSize": 128}
+"""A rank's samples of a step, all of them: no size is sought, which a quarter of a short run goes to."""
+
 
 def config(*, params: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
     """A config of a run that takes a second."""
@@ -45,6 +48,7 @@ def config(*, params: dict[str, Any] | None = None, **sections: Any) -> dict[str
         "device": "cpu",
         "logging": {"tensorboard": False},
         **sections,
+        "parallelism": AT_ONCE | sections.get("parallelism", {}),
     }
 
 
