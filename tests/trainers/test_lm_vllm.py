@@ -24,6 +24,7 @@ from torchyard_trainers.lm.vllm_engine import DEFAULT_CACHE, GIB, size_of
 
 MODULE = Path(__file__).parents[1] / "support" / "worker_modules" / "vllm_lm.py"
 GRPO = {"method": "grpo", "engine": "vllm"}
+FOUND = '{"greedy"'  # a line that the program printed of a comparison
 
 
 @pytest.mark.parametrize(
@@ -89,29 +90,29 @@ def packages():
         pytest.skip(str(error))
 
 
-def started(packages, *command, folder=None):
+@pytest.fixture(scope="module")
+def ran(packages, tmp_path_factory):
+    """What the program printed that compares both engines and trains with vLLM, and the folder of its runs."""
+    folder = tmp_path_factory.mktemp("vllm")
     path = os.pathsep.join(map(str, (packages, os.environ.get("PYTHONPATH", ""))))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    return subprocess.Popen(
-        [sys.executable, *map(str, command)],
+    done = subprocess.run(
+        [sys.executable, str(MODULE)],
         cwd=folder,
-        env=environment,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        timeout=1800,
+        check=False,
     )
-
-
-def output_of(process):
-    output, _ = process.communicate(timeout=1800)
-    assert process.returncode == 0, output[-4000:]
-    return output
+    assert done.returncode == 0, done.stdout[-4000:]
+    return done.stdout, folder
 
 
 @pytest.mark.e2e
-def test_vllm_generates_the_same_tokens_before_and_after_weights_are_handed_over(packages):
-    lines = output_of(started(packages, MODULE, "compare")).splitlines()
-    for found in (json.loads(line) for line in lines if line[:1] == "{"):
+def test_vllm_generates_the_same_tokens_before_and_after_weights_are_handed_over(ran):
+    lines = ran[0].splitlines()
+    for found in (json.loads(line) for line in lines if line.startswith(FOUND)):
         first, second = found["greedy"]
         assert first != second
         for ours, theirs in (first, second):
@@ -122,23 +123,23 @@ def test_vllm_generates_the_same_tokens_before_and_after_weights_are_handed_over
         for beside_others, alone in found["alone"]:
             assert beside_others == alone
         assert found["threads"] == [1, 1]
-    assert [line[:1] for line in lines].count("{") == 2, "a tied model with adapters, and one with neither"
+    assert sum(line.startswith(FOUND) for line in lines) == 2, "a tied model with adapters, and one with neither"
     at = "trainer.params.engine: vllm, but "
     assert f"{at}the model is a mixture of experts (num_experts); use engine: torch" in lines
     assert f"{at}on a CPU it has no attention for heads of 16 " in "\n".join(lines)
 
 
 @pytest.mark.e2e
-def test_grpo_learns_with_vllm_and_after_a_kill_in_a_rollout_goes_on_with_the_same_bits(packages, tmp_path):
-    output = output_of(started(packages, MODULE, "lives", folder=tmp_path))
+def test_grpo_learns_with_vllm_and_after_a_kill_in_a_rollout_goes_on_with_the_same_bits(ran):
+    output, folder = ran
     rewards, divergences = ([], [])
-    for line in (tmp_path / "whole" / "checkpoints" / "metrics.jsonl").read_text().splitlines():
+    for line in (folder / "whole" / "checkpoints" / "metrics.jsonl").read_text().splitlines():
         metrics = json.loads(line)
         if metrics["step"] > 25:
             rewards.append(metrics["reward"])
             divergences.append(metrics["engineKl"])
     assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.1, rewards
     assert all(abs(each) < 1e-4 for each in divergences), divergences
-    weights = [tmp_path / each / "checkpoints" / "final" / "model.safetensors" for each in ("whole", "killed")]
+    weights = [folder / each / "checkpoints" / "final" / "model.safetensors" for each in ("whole", "killed")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
     assert output.count("step 41/50") == 3, "of three runs the third went on from step 40"

@@ -1,4 +1,7 @@
-"""Compares vLLM with the engine of the trainer, and trains with it; runs with the packages of `hack.vllm_packages`."""
+"""Compares vLLM with the engine of the trainer, then trains with it in the working directory.
+
+Runs with the packages of `hack.vllm_packages`; one process imports them for both.
+"""
 
 import itertools
 import json
@@ -129,15 +132,11 @@ def forked(function, *arguments, **options):
 if __name__ == "__main__":
     torch.set_num_threads(1)
     models.PRESETS["tiny-qwen3"][1]["head_dim"] = 32  # on a CPU, vLLM has no attention for less
-    if sys.argv[1] == "compare":
-        rejections()
-        codes = [forked(compare, tied=tied) for tied in (True, False)]
-        expected = [0, 0]
-    else:
-        whole, killed = Path("whole"), Path("killed")
-        codes = [forked(train, whole, dies_in=0)]
-        last = "checkpoints/step-00000040"
-        shutil.copytree(whole / last, killed / last)  # as if it had been killed before: the steps until then are equal
-        codes += [forked(train, killed, dies_in=each) for each in (3, 0)]
-        expected = [0, -signal.SIGKILL, 0]
-    assert codes == expected, codes
+    rejections()
+    codes = [forked(compare, tied=tied) for tied in (True, False)]
+    whole, killed = Path("whole").absolute(), Path("killed").absolute()
+    codes += [forked(train, whole, dies_in=0)]
+    last = "checkpoints/step-00000040"
+    shutil.copytree(whole / last, killed / last)  # as if it had been killed before: the steps until then are equal
+    codes += [forked(train, killed, dies_in=each) for each in (3, 0)]
+    assert codes == [0, 0, 0, -signal.SIGKILL, 0], codes
