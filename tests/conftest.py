@@ -43,6 +43,12 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.fixture(scope="session")
+def shared_cache(tmp_path_factory):
+    """Return a folder for `cache` below TORCHYARD_HOME: the agent is built once, and templates know it by its path."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item):
     """Note the processor time, and that of the clock, before a test and its fixtures."""

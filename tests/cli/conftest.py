@@ -39,9 +39,6 @@ class CommandLine:
             **{name: value for name, value in os.environ.items() if not name.startswith(("TORCHYARD_", "PYTEST_"))},
             **SHARED,
             "TORCHYARD_HOME": str(self.home),
-            "KUBECONFIG": "/nonexistent/kubeconfig",  # tests never use the cluster of whoever runs them
-            "OMP_NUM_THREADS": "1",
-            "TERM": "xterm",
         }
 
     def __call__(self, *words: object, timeout: float = 900) -> subprocess.CompletedProcess[str]:
@@ -77,11 +74,6 @@ class CommandLine:
             document = {"metadata": {"name": name, "namespace": "default", "uid": "u-1"}, "status": status}
             (folder / "status.json").write_text(json.dumps(document))
         return folder
-
-
-@pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture

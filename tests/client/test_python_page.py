@@ -21,9 +21,10 @@ def blocks(kind: str) -> list[str]:
 
 
 @pytest.mark.e2e
-def test_the_examples_of_this_machine_run(tmp_path, monkeypatch):
+def test_the_examples_of_this_machine_run(tmp_path, shared_cache, monkeypatch):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "cache").symlink_to(shared_cache)
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     for name, value in SHARED.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "page.py").write_text("\n".join(blocks("")))

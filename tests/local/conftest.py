@@ -35,12 +35,6 @@ asyncio.run(run_job(RunFolder(Path(sys.argv[1]))))
 """
 
 
-@pytest.fixture(scope="session")
-def shared_cache(tmp_path_factory) -> Path:
-    """The agent zipapp is built once."""
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
 def home(tmp_path, shared_cache, monkeypatch) -> Path:
     home = tmp_path / "home"

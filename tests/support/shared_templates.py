@@ -7,8 +7,16 @@ from torchyard.local import shared_templates
 from torchyard.local.keeper import stat_fields
 from torchyard.local.process import identify
 
-SHARED = {shared_templates.OWNER: str(os.getpid())}
-"""In the environment of `torchyard run`: it uses the templates of this pytest process, and starts those it lacks."""
+SHARED = {
+    shared_templates.OWNER: str(os.getpid()),
+    "KUBECONFIG": "/nonexistent/kubeconfig",  # tests never use the cluster of whoever runs them
+    "OMP_NUM_THREADS": "1",
+    "TERM": "xterm",
+}
+"""In the environment of `torchyard run`: it uses the templates of this pytest process, and starts those it lacks.
+
+A template serves jobs with one environment, so that of all tests is the same.
+"""
 
 
 @contextlib.contextmanager

@@ -123,7 +123,8 @@ def test_killed_inside_a_save_a_run_ends_with_the_same_bits(yard, calm, strategy
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_compiled_blocks_resume_with_the_same_bits(yard, calm, undisturbed, strategy):
     parallelism = {"strategy": strategy, "compile": True, "activationCheckpointing": "selective"}
-    baseline, params = {"fsdp": ("shared", {}), "ddp": ("rollout", ROLLOUT)}[strategy]
+    # Evaluated instances, as many as there are in a step, share its code.
+    baseline, params = {"fsdp": ("shared", {"evalInstances": 12}), "ddp": ("rollout", ROLLOUT)}[strategy]
     settings = at_most(12, params, parallelism=parallelism, checkpoint={"interval": {"steps": 5}})
     compiled = {"env": {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED_CODE)}, "seconds": 900}
     calm.train(settings, 2, **compiled)
