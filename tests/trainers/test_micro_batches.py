@@ -24,6 +24,10 @@ MIB = 1024**2
 SIZES = {"width": 64, "heads": 4, "vocabulary": 2000, "length": 96, "batch": 96, "steps": 4}
 
 
+def searching(strategy):
+    return settings(strategy=strategy, precision="fp32", microBatchSize="auto")
+
+
 @pytest.mark.parametrize(
     ("size", "micro_batch", "divided", "parts"),
     [
@@ -120,7 +124,7 @@ def unbounded(fork_server, tmp_path_factory):
     from tests.support.trainers.gangs import Yard
 
     yard = Yard(fork_server, tmp_path_factory.mktemp("unbounded"))
-    yard.train(settings(strategy="ddp", precision="fp32"), 2, nodes=2, function=("little_lm:train", [SIZES]))
+    yard.train(searching("ddp"), 2, nodes=2, function=("little_lm:train", [SIZES]))
     assert found(yard) == 48  # all that a rank has
     return flat(losses_and_norms(yard))
 
@@ -132,7 +136,7 @@ def found(yard):
 @pytest.mark.e2e
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_agree_on_what_the_smallest_has_room_for_and_a_later_round_keeps_it(yard, unbounded, strategy):
-    given = settings(strategy=strategy, precision="fp32")
+    given = searching(strategy)
     first = {**SIZES, "steps": 2}
     yard.train(given, 2, nodes=2, function=("little_lm:train_within", [first, [2000 * MIB, 40 * MIB]]))
     size = found(yard)
@@ -145,7 +149,7 @@ def test_ranks_agree_on_what_the_smallest_has_room_for_and_a_later_round_keeps_i
 
 @pytest.mark.e2e
 def test_another_number_of_ranks_searches_for_the_micro_batch_again(yard, unbounded):
-    given = settings(strategy="fsdp", precision="fp32")
+    given = searching("fsdp")
     first = {**SIZES, "steps": 2}
     yard.train(given, 2, nodes=2, function=("little_lm:train_within", [first, [40 * MIB, 40 * MIB]]))
     assert found(yard) < 48
@@ -156,7 +160,7 @@ def test_another_number_of_ranks_searches_for_the_micro_batch_again(yard, unboun
 
 @pytest.mark.e2e
 def test_a_restored_optimizer_is_not_there_twice_while_sizes_are_tried(yard):
-    given, file = settings(strategy="fsdp", precision="fp32"), yard.root / "states"
+    given, file = searching("fsdp"), yard.root / "states"
     for world, steps in ((1, 2), (2, 4)):
         file.unlink(missing_ok=True)
         sizes = {**SIZES, "steps": steps}
@@ -166,7 +170,7 @@ def test_a_restored_optimizer_is_not_there_twice_while_sizes_are_tried(yard):
 
 @pytest.mark.e2e
 def test_running_out_of_memory_all_the_same_ends_with_the_next_size_which_the_next_round_obeys(yard, unbounded):
-    given = settings(strategy="ddp", precision="fp32")
+    given = searching("ddp")
     gang = yard.start(given, 2, nodes=2, function=("little_lm:train_out_of_memory", [SIZES, 20]))
     assert 69 in gang.wait(), gang.output()
     assert yard.failure()["nextMicroBatch"] == 24
@@ -193,7 +197,7 @@ def test_running_out_of_memory_all_the_same_ends_with_the_next_size_which_the_ne
 @pytest.mark.parametrize(("more", "size"), [(60, 48), (20, 24)])
 def test_gradients_that_fit_only_once_are_not_accumulated(yard, unbounded, more, size):
     """All 48 samples of a rank take 98 bytes. One that accumulates takes 111 or 71, and 24 of them 134 or 94."""
-    given = settings(strategy="ddp", precision="fp32")
+    given = searching("ddp")
     room = 98 if size == 48 else 97
     yard.train(given, 2, nodes=2, function=("little_lm:train_where_accumulating_takes", [SIZES, more, room]))
     assert found(yard) == size
