@@ -9,7 +9,7 @@ from torchyard.local.process import identify
 
 SHARED = {
     shared_templates.OWNER: str(os.getpid()),
-    "KUBECONFIG": "/nonexistent/kubeconfig",  # tests never use the cluster of whoever runs them
+    "KUBECONFIG": "/nonexistent/kubeconfig",  # tests never use the cluster of the user who runs them
     "OMP_NUM_THREADS": "1",
     "TERM": "xterm",
 }

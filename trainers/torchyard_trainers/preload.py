@@ -1,7 +1,7 @@
 """Imports for the zygote: all modules that take time to import, before workers are forked.
 
 For `TORCHYARD_PRELOAD=torchyard_trainers.preload`. Initialises no device and starts no thread. What only some workloads
-need is imported if the one that `TORCHYARD_CONFIG` names is one of them.
+need is imported if `TORCHYARD_CONFIG` names one of those.
 """
 
 import json
@@ -22,7 +22,7 @@ from torchyard_trainers.registry import WITH_TRANSFORMERS
 with suppress(ImportError):
     import tensorboard.summary.writer.event_file_writer  # noqa: F401 - imported for the children
 
-_MODELS = ("pi0", "qwen2_vl", "qwen3")  # architectures of models that start untrained
+_MODELS = ("pi0", "qwen2_vl", "qwen3")  # architectures of the presets
 
 
 def import_transformers() -> None:

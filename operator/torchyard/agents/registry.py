@@ -11,7 +11,7 @@ message repairs a lost one. Nothing here blocks; only `long_poll` waits.
 import asyncio
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -99,7 +99,7 @@ class _Entry:
     held: int = 0
     woke: float = float("-inf")
     polls: set[asyncio.Future[None]] = field(default_factory=set)
-    allowed: float = float("-inf")  # when its requests would have been sent, had they come at the highest rate
+    allowed: float = float("-inf")  # theoretical arrival time of the generic cell rate algorithm
 
 
 class AgentRegistry:
@@ -117,7 +117,7 @@ class AgentRegistry:
         self.counters = Counters()
         self._clock = clock
         self._on_news = on_news
-        self._entries: dict[str, _Entry] = {}
+        self._entries: defaultdict[str, _Entry] = defaultdict(_Entry)
         self._timers = Timers(interval / TICKS)
 
     @property
@@ -139,7 +139,7 @@ class AgentRegistry:
 
     def command(self, action: CommandAgent) -> None:
         """Set the desired command; if it differs from the last one, the revision grows and a long poll is answered."""
-        entry = self._entries.setdefault(action.pod_uid, _Entry())
+        entry = self._entries[action.pod_uid]
         if entry.command == action:
             return
         entry.command = action
@@ -177,7 +177,7 @@ class AgentRegistry:
             rate: requests a second.
             burst: requests at once, after a pause.
         """
-        now, entry = time.monotonic(), self._entries.setdefault(pod_uid, _Entry())
+        now, entry = time.monotonic(), self._entries[pod_uid]
         allowed = max(entry.allowed, now - burst / rate) + 1 / rate
         if allowed > now:
             return allowed - now
@@ -192,7 +192,7 @@ class AgentRegistry:
         """
         now = self._clock()
         self.counters.syncs += 1
-        entry = self._entries.setdefault(pod_uid, _Entry())
+        entry = self._entries[pod_uid]
         if request.instance in entry.former:
             self.counters.superseded += 1
             raise SupersededError(pod_uid)

@@ -1,4 +1,4 @@
-"""Values that the resource writes as text, durations, times, quantities, parameters; and numbers as people read them.
+"""Values that the resource writes as text (durations, times, quantities, parameters), and numbers for people.
 
 Values are decoded once: durations and times are numbers, parameters stay JSON. The patterns of texts are here, too, and
 `Model`, the base of every section of the spec.

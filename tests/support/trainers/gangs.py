@@ -37,7 +37,7 @@ TINY = {
 }
 
 AT_ONCE = {"microBatchSize": 128}
-"""A rank's samples of a step, all of them: no size is sought, which a quarter of a short run goes to."""
+"""A rank's samples of a step, all of them: no size is sought, which takes an eighth of a short run."""
 
 
 def config(*, params: dict[str, Any] | None = None, **sections: Any) -> dict[str, Any]:

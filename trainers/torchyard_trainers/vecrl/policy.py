@@ -103,19 +103,19 @@ class Picture(nn.Module):
         # Channels together, as a GPU's convolutions want them: else it turns every picture before and after each.
         picture = _fed_to(self.convolutions[0].weight, picture).to(memory_format=torch.channels_last)
         for convolution in self.convolutions:
-            picture = F.relu(convolution(picture) if works_on_cpu(picture) else convolved(convolution, picture))
+            picture = F.relu(convolved(convolution, picture))
         features = picture.reshape(batch, agents, -1)
         return torch.cat([features, observations[..., size:].to(features.dtype)], -1)
 
 
 def convolved(convolution: nn.Conv2d, picture: Tensor) -> Tensor:
-    """Convolve as a layer of `Picture` does, in the way that is fast on a GPU: [B, C, H, W] to [B, O, h, w].
+    """Convolve as a layer of `Picture` does, on a GPU in a way that is fast there: [B, C, H, W] to [B, O, h, w].
 
     Kernels for few channels are slow. A convolution of stride 2 is one of stride 1 and 2 x 2 weights over blocks of
     2 x 2 cells, which have four times the channels; zeros fill up the weights. Compiled and in bf16, forward and
     backward pass of the 65,536 pictures of a step took 7.9 ms on an H200, 26.5 before.
     """
-    if convolution.stride == (1, 1):
+    if convolution.stride == (1, 1) or works_on_cpu(picture):
         return convolution(picture)
     weight, players = convolution.weight, convolution.groups
     _, _, height, width = picture.shape

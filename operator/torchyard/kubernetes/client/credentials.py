@@ -68,7 +68,7 @@ class Credentials:
         tls: of every connection; None for plain http. Stays the same object when certificates change.
         proxy: URL of the proxy to go through, None: directly.
         authorization: header of every request, None: none.
-        fresh_until: when `refresh` is due, in seconds of the monotonic clock; it is in a pod or of a plugin.
+        fresh_until: when `refresh` is due, in seconds of the monotonic clock; never, without a token.
         impersonation: further headers of every request.
         server_name: that the server's certificate must have; None: the host of its address.
     """
