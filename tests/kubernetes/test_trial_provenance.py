@@ -10,7 +10,7 @@ from torchyard.api.validation.parse import metadata_of
 from torchyard.kubernetes.provenance import LATE_SECONDS
 from torchyard.kubernetes.trial_provenance import TrialProvenance
 from torchyard.sweeps.parse import parse_sweep
-from torchyard.sweeps.resource import TRIAL, TRIAL_SIGNATURE
+from torchyard.sweeps.resource import SWEEP_UID, TRIAL, TRIAL_SIGNATURE
 
 
 def forged(world, name, change):
@@ -129,6 +129,18 @@ async def test_a_trial_is_controlled_by_its_sweep(change):
     assert not is_trial(world, {**metadata, "ownerReferences": [owner, owner | {"uid": "uid-1"}]})
     assert not is_trial(world, {**metadata, "namespace": "other"})
     assert not is_trial(world, {**metadata, "labels": {}})
+
+
+async def test_a_trial_that_is_handed_to_another_sweep_is_none_of_its_trials():
+    """A sweep that was created again has the same name, and keys of the same process."""
+    world, provenance = World(), TrialProvenance()
+    await world.visit()
+    metadata, tree = world.trials()[0]["metadata"], world.sweep()
+    assert provenance.is_trial(parse_sweep(tree), metadata_of({"metadata": metadata}))
+    again = parse_sweep({**tree, "metadata": {**tree["metadata"], "uid": "new-uid"}})
+    (owner,) = metadata["ownerReferences"]
+    moved = {"ownerReferences": [owner | {"uid": "new-uid"}], "labels": {**metadata["labels"], SWEEP_UID: "new-uid"}}
+    assert not provenance.is_trial(again, metadata_of({"metadata": {**metadata, **moved}}))
 
 
 async def test_every_process_adds_its_key_before_its_first_trial_and_few_are_kept():

@@ -37,7 +37,7 @@ class TrialProvenance:
         self.public_key = text_of(self._private.public_key().public_bytes_raw())
         """The public key by which readers verify the signatures of this process."""
         self._used: OrderedDict[str, str] = OrderedDict()  # signature -> uid: annotations can be copied
-        self._accepted: OrderedDict[tuple[str, str, bytes], bool] = OrderedDict()
+        self._accepted: OrderedDict[tuple[str, str, str, bytes], bool] = OrderedDict()
 
     def sign(self, sweep: TrainingSweep, name: str, record: str, *, uid: str = "") -> str:
         """Return the signature for a record.
@@ -59,7 +59,7 @@ class TrialProvenance:
         signature, record = (str(job.annotations.get(name, "")) for name in (TRIAL_SIGNATURE, TRIAL))
         if not _is_trusted(signature, sweep.status.trial_keys):
             return False
-        asked = (job.uid, signature, hashlib.sha256(record.encode()).digest())
+        asked = (sweep.metadata.uid, job.uid, signature, hashlib.sha256(record.encode()).digest())
         if (accepted := self._accepted.get(asked)) is None:
             accepted = self._accepted[asked] = _is_signed(sweep, job, signature, record)
             if len(self._accepted) > MAX_REMEMBERED:
