@@ -53,6 +53,14 @@ def test_two_optimizers_that_step_together_are_one_step_and_the_last_step_is_rep
     assert "throughput" not in second
 
 
+def test_what_the_first_step_of_an_optimizer_imports_is_there_when_the_next_round_starts(node, script):
+    node.run(program=script(TRAIN + "raise SystemExit(1)\n"), env={"STEPS": "1", "PAUSE": "0"})
+    assert node.ended()["code"] == 1
+    node.run(program=script("import sys, torch\nprint('torch._dynamo' in sys.modules)\n"))
+    assert node.ended()["code"] == 0
+    assert node.log() == "True\n"
+
+
 def test_a_cold_worker_is_counted_and_the_users_own_sitecustomize_still_runs(pod, script, tmp_path):
     own = tmp_path / "own"
     own.mkdir()

@@ -1,4 +1,4 @@
-"""What a zygote imports while nothing is asked of it, and whether it can still be forked afterwards."""
+"""What a zygote imports after it became ready, and whether it can still be forked afterwards."""
 
 import json
 import os
@@ -12,20 +12,16 @@ from tests.support.waiting import alive, until
 pytestmark = pytest.mark.e2e
 
 THREADS = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
-ASKED = {"spec": "/no/such/round.json"}
+ROUND = {"spec": "/no/such/round.json"}
 
 
 class Served:
-    """A zygote that waits for no time at all before it takes itself for idle."""
+    """A zygote, and the agent's end of its socket."""
 
-    def __init__(self, folder, idle_module):
+    def __init__(self, folder):
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(120)
-        code = (
-            "from torchyard_agent.workers import zygote\n"
-            f"zygote._IDLE_SECONDS, zygote._WHEN_IDLE = 0.0, {idle_module!r}\n"
-            "zygote.main()"
-        )
+        code = "from torchyard_agent.workers import zygote; zygote.main()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
@@ -38,12 +34,8 @@ class Served:
         """Read messages until there is one of this kind; return what it tells."""
         return next(message[kind] for message in map(json.loads, self.lines) if kind in message)
 
-    def imports(self, name):
-        while self.told("importing") != name:
-            pass
-
-    def ask(self):
-        self.socket.sendall(json.dumps(ASKED).encode() + b"\n")
+    def ask(self, *requests):
+        self.socket.sendall(b"".join(json.dumps(request).encode() + b"\n" for request in requests))
 
     def close(self):
         self.lines.close()
@@ -55,8 +47,9 @@ class Served:
 def zygote(tmp_path):
     made = []
 
-    def start(idle_module):
-        made.append(Served(tmp_path, idle_module))
+    def start():
+        made.append(Served(tmp_path))
+        assert made[-1].told("ready")
         return made[-1]
 
     yield start
@@ -64,11 +57,9 @@ def zygote(tmp_path):
         each.close()
 
 
-def test_slow_imports_happen_after_the_zygote_is_ready_and_forks_still_work(zygote):
-    one = zygote("torch._dynamo")
-    assert one.told("ready")
-    one.imports("torch._dynamo")
-    one.ask()
+def test_it_can_be_forked_after_a_later_import(zygote):
+    one = zygote()
+    one.ask({"import": "torch._dynamo"}, ROUND)
     launcher = one.told("started")
     assert one.told("ended") == launcher  # its round is in no file
     assert not alive(launcher)
@@ -79,9 +70,8 @@ def test_a_module_that_starts_threads_ends_it_at_the_next_request_and_a_broken_o
     zygote, tmp_path, source, serves
 ):
     (tmp_path / "late.py").write_text(source)
-    one = zygote("late")
-    one.imports("late")
-    one.ask()
+    one = zygote()
+    one.ask({"import": "late"}, {"import": "late"}, ROUND)
     if serves:
         assert one.told("started")
         return

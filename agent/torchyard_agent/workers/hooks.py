@@ -248,6 +248,7 @@ class _StepCounter:
         from torchyard_agent.telemetry import observation, progress
 
         self.observe = observation.observed().step
+        self.observe(optimizer)  # before the first report
         self.pid, self.turn = os.getpid(), set()
         self.writer = progress.ReportWriter(self.run_dir, dict(os.environ), yields=True)
         before = _steps_before(optimizer)

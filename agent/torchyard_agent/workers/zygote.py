@@ -1,14 +1,15 @@
 """The warm zygote: has torch imported, never touched CUDA, has one thread; forks a launcher for each round.
 
-`torch._dynamo`, which the first optimizer step of a program imports, takes longer than torch itself, and many programs
-never need it. It is imported once nothing has been asked for a while, so that the first round does not wait for it and
-later rounds have it. Where all processors are busy, that while is longer: the import would slow down what trains.
+`torch._dynamo`, which the first optimizer step of a program imports, takes as long as torch itself, and many programs
+never need it. The agent requests its import here once a worker has made such a step, so that the first round does not
+wait for it and later rounds have it.
 
 One that was forked from a template (see `template.py`) is first sent what its agent would have started itself, as
 `{"interpreter": ..., "preload": ..., "env": ...}`, and ends if it is not that.
 
-Speaks lines of JSON with the agent over a socket: in `{"spec": PATH}`, out `{"importing": NAME}`, `{"ready": ...}`,
-`{"started": PID}`, `{"ended": PID, "status": N}`, `{"failed": REASON}`. It ends when the agent does.
+Speaks lines of JSON with the agent over a socket: in `{"spec": PATH}` and `{"import": NAME}`, out
+`{"importing": NAME}`, `{"ready": ...}`, `{"started": PID}`, `{"ended": PID, "status": N}`, `{"failed": REASON}`. It
+ends when the agent does.
 """
 
 from __future__ import annotations
@@ -30,10 +31,6 @@ from torchyard_agent.workers.process import die_with_parent, reaped, release_fil
 from torchyard_agent.workers.titles import name_process
 
 _ALWAYS = ("torch", "torch.distributed.run", "torch.distributed.launcher.api", "torch.optim")
-_WHEN_IDLE = "torch._dynamo"
-_IDLE_SECONDS = 15.0  # without a message: short jobs are over by then
-_BUSY_LOOKS = 3  # so many times longer at most
-
 
 # What differs between pods whose zygotes are the same: nothing that is imported reads it before a round.
 _OF_A_POD = ("KUBEFLOW_TRAINER_SERVER_URL", "KUBEFLOW_TRAINER_SERVER_TOKEN", "TORCH_FR_DUMP_TEMP_FILE")
@@ -154,16 +151,18 @@ def import_all(preload: Sequence[str], say: Callable[[Dict[str, Any]], None]) ->
     return _unfit_to_fork(preload)
 
 
-def _import_when_idle() -> Optional[str]:
+def _import_later(name: str) -> Optional[str]:
     """Return why this process cannot be forked any more; a module that cannot be imported is left to the programs."""
+    if name in sys.modules:
+        return None
     gc.disable()  # until `settle`
     try:
-        importlib.import_module(_WHEN_IDLE)
+        importlib.import_module(name)
     except Exception:  # noqa: BLE001 - a program that needs it shows the error
         return None
     finally:
         settle()
-    return _unfit_to_fork([_WHEN_IDLE])
+    return _unfit_to_fork([name])
 
 
 def _unfit_to_fork(imported: Sequence[str]) -> Optional[str]:
@@ -185,20 +184,12 @@ def settle() -> None:
 
 
 def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> Optional[str]:
-    """Fork a launcher for each request of the agent; return the path of its spec there, and None here at the end."""
+    """Fork a launcher for each `spec` of the agent; return the path of it there, and None here at the end."""
     pending = b""
     watched: List[Any] = [agent, wake_read]
     unfit: Optional[str] = None
-    timeout = None if _WHEN_IDLE in sys.modules else _IDLE_SECONDS
-    looks = _BUSY_LOOKS
     while True:
-        ready, _, _ = select.select(watched, [], [], timeout)
-        if not ready and looks and os.getloadavg()[0] > (os.cpu_count() or 1):
-            looks -= 1
-            continue
-        if not ready:
-            _say(agent, {"importing": _WHEN_IDLE})
-            unfit, timeout = _import_when_idle(), None
+        ready, _, _ = select.select(watched, [], [])
         if wake_read in ready:
             os.read(wake_read, 4096)
             _reap(agent)
@@ -207,12 +198,15 @@ def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> Optional[st
             if not data:
                 return None
             *lines, pending = (pending + data).split(b"\n")
-            for line in lines:
+            for request in map(json.loads, lines):
+                if "import" in request:
+                    unfit = unfit or _import_later(request["import"])
+                    continue
                 if unfit is not None:
                     _say(agent, {"failed": unfit})
                     return None
                 if _is_fork(agent, (wake_read, wake_write)):
-                    return str(json.loads(line)["spec"])
+                    return str(request["spec"])
 
 
 def _reap(agent: socket.socket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -10,12 +11,14 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from torchyard_agent.workers.command import Plain, Torchrun
 
 logger = logging.getLogger(__name__)
 
+_BY_OPTIMIZERS = "torch._dynamo"
+"""What the first step of an optimizer imports, which takes as long as to import torch."""
 _DIED = "the zygote died"
 _MOST = 3  # zygotes that an agent starts before it gives up
 
@@ -94,7 +97,18 @@ class Zygote:
         Raises:
             OSError: the zygote is gone.
         """
-        self.socket.sendall(json.dumps({"spec": str(spec)}).encode() + b"\n")
+        self._say({"spec": str(spec)})
+
+    def import_later(self, module: str) -> None:
+        """Have `module` imported for later rounds; one that is requested during the import starts after it.
+
+        Raises:
+            OSError: the zygote is gone.
+        """
+        self._say({"import": module})
+
+    def _say(self, request: Dict[str, Any]) -> None:
+        self.socket.sendall(json.dumps(request).encode() + b"\n")
 
     def receive(self) -> List[Dict[str, Any]]:
         """Return the messages that arrived; call when `socket` is readable. A zygote that died becomes `failed`."""
@@ -147,6 +161,7 @@ class WarmStart:
         self.notice: Optional[str] = None
         self._kind, self._env, self._preload = kind, env, preload
         self._started = 0
+        self._asked: Optional[Zygote] = None  # to import what optimizers import
         if inherited is not None and wanted and isinstance(kind, Torchrun):
             self.zygote = Zygote.inherited(inherited, kind.interpreter, env, preload)
             if self.zygote.state == "failed":
@@ -177,6 +192,17 @@ class WarmStart:
     def pids(self) -> List[int]:
         """Return the process id of the zygote, which a clean-up must not kill."""
         return [] if self.zygote is None else [self.zygote.pid]
+
+    def prepare_for_optimizers(self, reports: Sequence[Mapping[str, Any]]) -> None:
+        """Have the zygote import what an optimizer's first step imports, if `reports` of workers show such a step.
+
+        It does so once, while the workers train. Programs without an optimizer never pay for it.
+        """
+        if self.zygote is None or self.zygote is self._asked or not any("device" in report for report in reports):
+            return  # a device is reported from the first step of an optimizer on
+        self._asked = self.zygote
+        with contextlib.suppress(OSError):  # it died, as `receive` finds out
+            self.zygote.import_later(_BY_OPTIMIZERS)
 
     def failed(self, reason: str) -> None:
         """Handle the end of the zygote: start another one if it was killed; give up if its imports fail.
