@@ -1,5 +1,6 @@
 """What ends a round, what its first cause is, and what the next one needs."""
 
+import pytest
 from msgspec.structs import replace
 from tests.support.reconcile.scenarios import fail, of, recover
 from tests.support.reconcile.world import World
@@ -32,10 +33,14 @@ def test_only_the_lost_pod_is_replaced_under_a_new_name():
     assert (world.status.state, world.status.round, world.status.nodes.lost) == ("Running", 2, 1)
 
 
-def test_a_round_waits_for_the_answer_about_a_pod_that_vanished_and_then_names_the_cause():
+@pytest.mark.parametrize("reported", [False, True], ids=["without a report", "whose workers reported a SIGTERM"])
+def test_a_round_waits_for_the_answer_about_a_pod_that_vanished_and_then_names_the_cause(reported):
     world = World(2).to_running()
     uid = world.at(1)
-    del world.agents[uid]
+    if reported:
+        world.end_workers(uid, 143, asked=True)
+    else:
+        del world.agents[uid]
     world.pods[uid] = replace(world.pods[uid], deleting=True, unconfirmed=True)
     assert not of(CreatePod, world.step()), "its containers may run"
     assert (world.status.state, world.status.attempts[-1].end_time) == ("Running", None)

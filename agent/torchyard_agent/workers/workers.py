@@ -22,8 +22,9 @@ from torchyard_agent.workers.round_run import KILL_SECONDS, RoundRun, round_spec
 from torchyard_agent.workers.zygote_client import WarmStart
 
 _LEAVE_SECONDS = 5.0
-_RECORD_SECONDS = 3.0
-"""How long a round that is over already waits for the record of its environment; others have it long before."""
+_RECORD_SECONDS = 30.0
+"""How long a round that is over already waits for the record of its environment, which takes a fifth of a second on a
+quiet machine, unless a folder of Python's path hangs."""
 _NEVER_STARTED = -1  # stands for the process id of a launcher there never was
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,7 @@ class Workers:
             return False
         for rank, lines in run.follow().items():
             self._echo.say(rank, lines)
+        self.warm.prepare_for_optimizers(run.reports.all())
         if run.launcher in self._statuses:
             if self._waits_for_record(run, now):
                 return False
@@ -180,6 +182,8 @@ class Workers:
             self._echo.say(rank, lines)
         self.exit = run.ended(status)
         self._last_reports = run.reports.all()
+        if self.exit["code"] != 0:  # another round may follow
+            self.warm.prepare_for_optimizers(self._last_reports)
         self.round = self._record_deadline = None
         self.reap()
         bound_stderr()

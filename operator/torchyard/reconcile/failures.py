@@ -156,15 +156,17 @@ def worker_failed(node_rank: int, pod: Pod | None, ended: RoundExit, *, classifi
         ended.asked and ended.code in {ExitCode.KILLED, ExitCode.TERMINATED}
     )
     reason = Reason.PREEMPTED if preempted else Reason.OOM_KILLED if failure.out_of_memory else of_code
-    displaced = pod.displaced if pod is not None else None
-    taken = displaced is not None or (pod is not None and pod.deleting)
+    taken_by = None  # what is known of the end of the pod itself says more than that its workers were asked to stop
+    if pod is not None:
+        taken_by = Reason.POD_LOST if pod.reason == Reason.POD_LOST else pod.displaced
+    taken = taken_by is not None or (pod is not None and pod.deleting)
     # A kubelet reports an eviction only after the containers have ended.
     silent = pod is not None and pod.alive and not (pod.deleting or pod.reason)
     raised = failure.exception or failure.message
     if failure.exception and failure.message and not failure.message.startswith(failure.exception):
         raised = f"{failure.exception}: {failure.message}"
-    if preempted and pod is not None and displaced is not None:
-        reason, raised = displaced, pod.message
+    if preempted and pod is not None and taken_by is not None:
+        reason, raised = taken_by, pod.message
     elif preempted and not raised:
         raised = "they saved first" if ended.saved else "they had not saved"
     exit_code_only = failure.exit_code_only or not raised

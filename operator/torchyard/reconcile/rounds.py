@@ -81,7 +81,8 @@ def _unranked_outcome(  # noqa: PLR0911 -- one line a fact, in the order of what
     ended = agent.exit if agent is not None and agent.exit is not None and agent.exit.round == number else None
     if ended is not None and ended.code == 0:
         return Outcome(rank=node_rank, state="done", reason=Reason.COMPLETED, code=0, time=ended.time)
-    if ended is not None:
+    asked = pod is not None and pod.unconfirmed and ended is not None and ended.asked  # to stop: not why the pod went
+    if ended is not None and not asked:
         return failures.worker_failed(node_rank, pod, ended, classified=failures.classified(view, ended))
     if pod is None:
         proof = f"the pod of index {node_rank} is gone for an unknown reason"
