@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from torchyard.api.values import BUILT_IN
+from torchyard_agent.workers.environment import KEEP_MEMORY
 from torchyard_agent.workers.ports import ReservedPort
 from torchyard_trainers.core.parameters import METRICS
 
@@ -101,7 +102,7 @@ class ForkServer:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": "1"} | KEEP_MEMORY,  # as the agent starts workers on a CPU
         )
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
