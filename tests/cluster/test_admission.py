@@ -14,8 +14,9 @@ from tests.support.cluster.operators import until
 from tests.support.cluster.patient_api import PatientApi, connected
 
 from torchyard.api.resource import read_job
-from torchyard.kubernetes.client.api import APPLY_PATCH, MERGE_PATCH, authorizing
+from torchyard.kubernetes.client.api import APPLY_PATCH, JSON, MERGE_PATCH, authorizing
 from torchyard.kubernetes.client.errors import Rejected
+from torchyard.kubernetes.election import LABEL as LEADER
 from torchyard.kubernetes.manifests.companions import network_policy, service
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import pod
@@ -75,7 +76,7 @@ class Cluster:
 
     async def as_operator(self, verb, path, body):
         async with self.as_user(self.operator) as api:
-            await api.request(verb, path, body=body)
+            await api.request(verb, path, body=body, content_type=MERGE_PATCH if verb == "PATCH" else JSON)
 
     async def submit(self, user, spec, name="job", *, verb="POST"):
         path = f"/apis/torchyard.dev/v1alpha1/namespaces/{self.namespace}/trainingjobs"
@@ -389,9 +390,17 @@ async def test_a_stolen_token_of_the_operator_makes_pods_of_jobs_and_nothing_els
         changed("spec", "securityContext", "runAsUser", to=0),
         changed("spec", "securityContext", "seccompProfile", to={"type": "Unconfined"}),
         changed("spec", "securityContext", "sysctls", to=[{"name": "kernel.msgmax", "value": "1"}]),
+        changed("spec", "securityContext", "seLinuxOptions", to={"type": "spc_t"}),
+        changed("spec", "securityContext", "seLinuxOptions", to={"user": "system_u"}),
+        changed("spec", "securityContext", "appArmorProfile", to={"type": "Unconfined"}),
+        changed("metadata", "annotations", to={"container.apparmor.security.beta.kubernetes.io/trainer": "unconfined"}),
         changed(*container, to={}),
         changed(*container, "runAsUser", to=0),
         changed(*container, "capabilities", to={"drop": ["ALL"], "add": ["SYS_ADMIN"]}),
+        changed(*container, "seLinuxOptions", to={"role": "sysadm_r"}),
+        changed(*container, "appArmorProfile", to={"type": "Unconfined"}),
+        changed(*container[:-1], "livenessProbe", to={"tcpSocket": {"host": "10.0.0.1", "port": 22}}),
+        changed(*container[:-1], "lifecycle", to={"preStop": {"httpGet": {"host": "10.0.0.1", "port": 80}}}),
         changed("spec", "initContainers", to=[{"name": "more", "image": "x"}]),
         changed("spec", "priorityClassName", to="system-node-critical"),
         changed("spec", "tolerations", to=[{"operator": "Exists"}]),
@@ -400,6 +409,38 @@ async def test_a_stolen_token_of_the_operator_makes_pods_of_jobs_and_nothing_els
     for attack in attacks:
         refused = await cluster.ask(cluster.operator, "POST", cluster.pods(), attack)
         assert f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-operator'" in refused, json.dumps(attack)
+    for allowed in (  # as clusters add them
+        changed("spec", "securityContext", "seLinuxOptions", to={"level": "s0:c26,c5"}),
+        changed("spec", "securityContext", "appArmorProfile", to={"type": "RuntimeDefault"}),
+        changed(*container[:-1], "readinessProbe", to={"httpGet": {"path": "/", "port": 15021}}),
+    ):
+        assert await cluster.ask(cluster.operator, "POST", cluster.pods(), allowed) == ""
+
+
+async def test_a_stolen_token_of_the_operator_changes_no_pod_in_its_namespace(cluster):
+    """An image that is patched would run with the Secrets of that pod, of the operator's own for one."""
+    plain = {"metadata": {"name": "plain", "labels": {"app": "x"}}, "spec": restricted()}
+    await cluster.api.request("POST", cluster.pods(), body=plain)
+
+    async def patched(**body):
+        path = f"{cluster.pods()}/plain"
+        return await cluster.ask(cluster.operator, "PATCH", path, body, content_type=MERGE_PATCH)
+
+    async def is_in_force():
+        return "ValidatingAdmissionPolicy" in await patched(metadata={"labels": {"app": "y"}})
+
+    await until(is_in_force)
+    assert await patched(metadata={"labels": {LEADER: "true"}}) == ""
+    await cluster.as_operator("PATCH", f"{cluster.pods()}/plain", {"metadata": {"labels": {LEADER: "true"}}})
+    assert await patched(metadata={"labels": {LEADER: None}}) == ""
+    for attack in (
+        patched(spec={"containers": [restricted()["containers"][0] | {"image": "evil"}]}),
+        patched(spec={"activeDeadlineSeconds": 1}),
+        patched(metadata={"labels": {"app": None}}),
+        patched(metadata={"labels": {LEADER: None, "more": "x"}}),
+        patched(metadata={"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1-2-3"}]}),
+    ):
+        assert f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-leader'" in await attack
 
 
 async def test_a_stolen_token_of_the_operator_opens_no_other_pods_to_the_network(cluster):
@@ -448,6 +489,10 @@ async def test_other_accounts_cannot_create_a_pod_that_looks_like_a_member(clust
     assert members in await cluster.ask("editor", "POST", cluster.pods(), owned)
     leader = {"metadata": {"name": "x", "labels": {"torchyard.dev/leader": "true"}}, "spec": bare()}
     assert members in await cluster.ask("editor", "POST", cluster.pods(), leader)
+    # The controller of a user's Deployment creates what the user has written in it.
+    for controller in ("replicaset-controller", "job-controller"):
+        user = f"system:serviceaccount:kube-system:{controller}"
+        assert members in await cluster.ask(user, "POST", cluster.pods(), forged)
     plain = {"metadata": {"name": "plain", "labels": {"app": "x"}}, "spec": restricted()}
     assert await cluster.ask("editor", "POST", cluster.pods(), plain) == ""
     await cluster.api.request("POST", cluster.pods(), body=plain)
@@ -457,6 +502,29 @@ async def test_other_accounts_cannot_create_a_pod_that_looks_like_a_member(clust
         assert members in await cluster.ask("editor", "PATCH", path, patch, content_type=MERGE_PATCH)
     other = {"metadata": {"labels": {"team": "blue"}}}
     assert await cluster.ask("editor", "PATCH", f"{cluster.pods()}/plain", other, content_type=MERGE_PATCH) == ""
+
+
+async def test_other_accounts_change_nothing_that_makes_a_pod_a_member(cluster):
+    made = await cluster.api.request("POST", cluster.group("trainingjobs"), body={**JOB, "metadata": {"name": "job"}})
+    real = pod(read_job(json.loads(made)), CreatePod(name="job-0-0", index=0, incarnation=0), SITE, "signature")
+    real["spec"] |= {"nodeSelector": {"no": "node"}}
+    await cluster.as_operator("POST", cluster.pods(), real)
+
+    async def patched(user, **metadata):
+        path = f"{cluster.pods()}/job-0-0"
+        return await cluster.ask(user, "PATCH", path, {"metadata": metadata}, content_type=MERGE_PATCH)
+
+    for edit in (
+        {"ownerReferences": []},
+        {"labels": {"torchyard.dev/job-uid": None}},
+        {"labels": {"torchyard.dev/job-uid": "4-5-6"}},
+        {"annotations": {"torchyard.dev/created-by": None}},
+        {"annotations": {"torchyard.dev/configuration": "other"}},
+    ):
+        assert f"ValidatingAdmissionPolicy '{cluster.namespace}-torchyard-members'" in await patched("editor", **edit)
+    assert await patched("editor", annotations={"team.example/note": "x"}, labels={"team": "blue"}) == ""
+    collector = "system:serviceaccount:kube-system:generic-garbage-collector"
+    assert await patched(collector, ownerReferences=[]) == "", "as it orphans the pods of a job"
 
 
 def restricted():

@@ -39,3 +39,11 @@ matchResources:
       - { key: kubernetes.io/metadata.name, operator: In, values: {{ toJson . }} }
 {{- end }}
 {{- end }}
+
+{{- /* Whether a securityContext asks for no AppArmor profile and no SELinux label that confine less than the runtime's own. */ -}}
+{{- define "torchyard.confined" -}}
+(!has({{ . }}.appArmorProfile) || {{ . }}.appArmorProfile.type in ['RuntimeDefault', 'Localhost'])
+        && (!has({{ . }}.seLinuxOptions) || (!has({{ . }}.seLinuxOptions.user) && !has({{ . }}.seLinuxOptions.role)
+        && (!has({{ . }}.seLinuxOptions.type)
+        || {{ . }}.seLinuxOptions.type in ['container_t', 'container_init_t', 'container_kvm_t', 'container_engine_t'])))
+{{- end }}
