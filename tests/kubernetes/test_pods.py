@@ -83,12 +83,15 @@ async def test_a_pod_that_was_done_leaves_nothing(known):
 
 
 class Held:
-    """What an API server has of one pod, and what it was asked to do with it."""
+    """What an API server has of one pod and of its job, and what it was asked to do with the pod."""
 
-    def __init__(self, document):
-        self.document, self.asked = document, []
+    def __init__(self, document, job=None):
+        self.document, self.job, self.asked = document, job, []
 
     async def answer(self, request):
+        if "/trainingjobs/" in request.path:
+            gone = refused(404, "NotFound", details={"name": "cvrp", "kind": "trainingjobs"})
+            return gone if self.job is None else web.json_response({"metadata": {"name": "cvrp"} | self.job})
         self.asked.append((request.method, await request.json() if request.method == "DELETE" else None))
         if self.document is None:
             return refused(404, "NotFound", details={"name": "cvrp-0-1", "kind": "pods"})
@@ -108,24 +111,31 @@ async def vanishes(api, document, told):
     return known
 
 
-async def test_a_pod_that_only_lost_its_label_is_deleted_and_in_the_way_until_it_is_gone(told, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [({}, orphans.UNLABELLED), ({"ownerReferences": []}, orphans.DISOWNED)],
+    ids=["its label", "its owner"],
+)
+async def test_a_pod_that_was_only_edited_is_deleted_and_in_the_way_until_it_is_gone(
+    there, why, told, tmp_path, monkeypatch
+):
     monkeypatch.setattr(orphans, "LOOK_SECONDS", 0.01)
     document = pod(spec={"nodeName": "node-7"}, status=RUNNING)
-    held = Held(document)
+    held = Held(document | {"metadata": document["metadata"] | there}, {"uid": "job-uid"})
     async with talking(tmp_path, held.answer, monkeypatch) as api:
         known = await vanishes(api, document, told)
         (going,) = known.of("job-uid")
         assert (going.alive, going.deleting, going.unconfirmed) == (True, True, True)
         await until(lambda: len(held.asked) > 4)
         (going,) = known.of("job-uid")
-        assert (going.alive, going.reason, going.message) == (True, "PodLost", orphans.UNLABELLED)
+        assert (going.alive, going.reason, going.message) == (True, "PodLost", why)
         assert (going.deleting, going.unconfirmed) == (True, False)
         deletions = [body for verb, body in held.asked if verb == "DELETE"]
         assert [each["preconditions"] for each in deletions] == [{"uid": document["metadata"]["uid"]}], "once"
         held.document = None
         await until(lambda: not known.of("job-uid")[0].alive)
     (lost,) = known.of("job-uid")
-    assert (lost.reason, lost.message, lost.node) == ("PodLost", orphans.UNLABELLED, "node-7")
+    assert (lost.reason, lost.message, lost.node) == ("PodLost", why, "node-7")
     assert told[-1] == (("team", "cvrp"), 0.0)
 
 
@@ -134,9 +144,14 @@ async def test_a_pod_that_only_lost_its_label_is_deleted_and_in_the_way_until_it
     [None, {"uid": "another"}, {"ownerReferences": []}],
     ids=["by force", "and another has its name", "and has no owner now"],
 )
-async def test_a_pod_that_is_gone_or_no_longer_its_jobs_is_lost_at_once(there, told, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "job",
+    [None, {"uid": "another"}, {"uid": "job-uid", "deletionTimestamp": "2026-11-21T10:09:00Z"}],
+    ids=["no job", "another job", "a job that is being deleted"],
+)
+async def test_a_pod_that_is_gone_or_no_longer_its_jobs_is_lost_at_once(there, job, told, tmp_path, monkeypatch):
     document = pod(spec={"nodeName": "node-7"}, status=RUNNING)
-    held = Held(None if there is None else document | {"metadata": document["metadata"] | there})
+    held = Held(None if there is None else document | {"metadata": document["metadata"] | there}, job)
     async with talking(tmp_path, held.answer, monkeypatch) as api:
         known = await vanishes(api, document, told)
         await until(lambda: not known.of("job-uid")[0].alive)

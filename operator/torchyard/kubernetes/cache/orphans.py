@@ -1,7 +1,8 @@
-"""Pods that the watch no longer reports, although they may run: the label that it selects by was removed.
+"""Pods that the watch no longer reports as a job's, although they may run: their label or their owner was removed.
 
 A watch reports such a pod like one that was deleted by force. Its containers continue to run, hold their
-GPUs and write checkpoints: no other pod may take its place before it is gone, and only the operator deletes it.
+GPUs and write checkpoints: no other pod may take its place before it is gone, and only the operator deletes it. A pod
+whose job is deleted is left to those who orphaned it.
 """
 
 import asyncio
@@ -10,8 +11,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from torchyard.kubernetes.cache.jobs import job_path
 from torchyard.kubernetes.cache.pod_record import PodRecord
-from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.api import METADATA_OF_ONE, Api
 from torchyard.kubernetes.client.errors import Conflict, Gone, NotFound, Rejected
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.objects import KubePod
@@ -20,6 +22,7 @@ from torchyard.reconcile.ports import Unavailable
 LOOK_SECONDS = 2.0
 AT_ONCE = 16  # after a watch that stalled for long many may be gone
 UNLABELLED = f"its label {names.JOB_UID} was removed, the pod was deleted"
+DISOWNED = "its owner reference was removed, the pod was deleted"
 
 _log = logging.getLogger(__name__)
 
@@ -57,10 +60,11 @@ class Orphans:
         while True:
             try:
                 async with self._turn:
-                    if not await self._sent_away(record):
-                        break
+                    found = await self._sent_away(record)
+                if not found:
+                    break
                 if not why:
-                    why = UNLABELLED
+                    why = found
                     self._there(record, why)
             except (Unavailable, Rejected, Gone, Conflict) as error:
                 if not trouble:
@@ -69,19 +73,32 @@ class Orphans:
             await asyncio.sleep(LOOK_SECONDS)
         self._over(record, why)
 
-    async def _sent_away(self, record: PodRecord) -> bool:
-        """Request the deletion of a pod that exists and is its job's; return whether it is."""
+    async def _sent_away(self, record: PodRecord) -> str:
+        """Request the deletion of a pod that exists and whose job does; return why, empty: there is none to delete."""
         path = f"/api/v1/namespaces/{record.namespace}/pods/{record.pod.name}"
         try:
             meta = self._pod.decode(await self._api.request("GET", path)).metadata
+            if meta.uid != record.uid:
+                return ""
             owner = meta.controller
-            same = owner is not None and owner.is_job(name=record.job_name, uid=record.job_uid)
-            if meta.uid != record.uid or not same:
-                return False
+            owned = owner is not None and owner.is_job(name=record.job_name, uid=record.job_uid)
+            if not owned and not await self._job_stays(record):
+                return ""
+            why = UNLABELLED if owned else DISOWNED
             if meta.deletion_timestamp is None:
                 body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": record.uid}}
                 await self._api.request("DELETE", path, body=body)
-                _log.warning("%s/%s: %s", record.namespace, record.pod.name, UNLABELLED)
+                _log.warning("%s/%s: %s", record.namespace, record.pod.name, why)
         except NotFound:
-            return False
-        return True
+            return ""
+        return why
+
+    async def _job_stays(self, record: PodRecord) -> bool:
+        """Return whether the job of a pod exists and is not being deleted, which may orphan its pods.
+
+        Raises:
+            NotFound: there is no job of that name.
+        """
+        path = job_path((record.namespace, record.job_name))
+        job = self._pod.decode(await self._api.request("GET", path, accept=METADATA_OF_ONE)).metadata
+        return job.uid == record.job_uid and job.deletion_timestamp is None
