@@ -2,10 +2,12 @@
 
 import asyncio
 
+import pytest
 from tests.support.kubernetes.watched import Server, following, known, line, moment
 from tests.support.virtual_time import virtual_time
 
-from torchyard.kubernetes.client.errors import Gone
+from torchyard.kubernetes.client import pages
+from torchyard.kubernetes.client.errors import Gone, TooLarge
 from torchyard.reconcile.ports import Unavailable
 
 
@@ -96,6 +98,21 @@ async def test_a_long_list_comes_in_pages():
         await informer.synced.wait()
         assert len(known(informer)) == 5
         assert server.lists == 3
+
+
+@virtual_time
+async def test_pages_get_smaller_where_objects_are_large(monkeypatch):
+    """A user may give each pod of a job a megabyte of text: an operator that starts must read them all the same."""
+    monkeypatch.setattr(pages, "PAGE_BYTES", 64 * 1024)
+    server = Server()
+    for index in range(40):
+        server.make(index, annotations={"example.com/notes": "x" * 10_000})
+    async with following(server) as (informer, _):
+        await informer.synced.wait()
+        assert len(known(informer)) == 40
+        monkeypatch.setattr(pages, "PAGE_BYTES", 1024)
+        with pytest.raises(TooLarge):
+            await informer.sweep()
 
 
 @virtual_time

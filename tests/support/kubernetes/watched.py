@@ -10,6 +10,7 @@ from tests.support.kubernetes.pod_json import pod
 from torchyard.kubernetes.cache.informer import Informer
 from torchyard.kubernetes.cache.pod_record import read
 from torchyard.kubernetes.client.api import METADATA_OF_ALL
+from torchyard.kubernetes.client.errors import TooLarge
 from torchyard.kubernetes.objects import KubePod
 
 PATH = "/api/v1/pods"
@@ -28,7 +29,7 @@ class Server:
         self.streams = asyncio.Queue()
         self.page = 500
 
-    async def request(self, verb, path, *, params=None, accept="", timeout=0):  # noqa: ASYNC109 -- the client's own
+    async def request(self, verb, path, *, params=None, accept="", timeout=0, most=2**30):  # noqa: ASYNC109 -- as Api
         assert (verb, path) == ("GET", PATH)
         if self.errors:
             raise self.errors.pop(0)
@@ -38,10 +39,13 @@ class Server:
         if accept == METADATA_OF_ALL:
             everything = [{"metadata": each["metadata"]} for each in everything]
         start = int(params.get("continue", 0))
-        most = int(params.get("limit", 0)) and self.page
-        items = everything[start : start + most] if most else everything
-        more = {"continue": str(start + most)} if most and start + most < len(everything) else {}
-        return json.dumps({"metadata": {"resourceVersion": str(version), **more}, "items": items}).encode()
+        limit = min(int(params.get("limit", 0)), self.page)
+        items = everything[start : start + limit] if limit else everything
+        more = {"continue": str(start + limit)} if limit and start + limit < len(everything) else {}
+        answer = json.dumps({"metadata": {"resourceVersion": str(version), **more}, "items": items}).encode()
+        if len(answer) > most:
+            raise TooLarge(f"{verb} {path}: the answer is larger than {most} bytes")
+        return answer
 
     async def stream(self, path, params):
         self.watches.append(params["resourceVersion"])

@@ -13,13 +13,13 @@ from torchyard.client.errors import TorchYardError
 from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.cache import pod_record
 from torchyard.kubernetes.client.api import MERGE_PATCH
+from torchyard.kubernetes.client.pages import pages
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.objects import KubePod, Listed
 from torchyard.local.run import Event
 from torchyard.reconcile.observed import Pod
 
 Document = dict[str, Any]
-PAGE = "500"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?")
 
 
@@ -65,14 +65,11 @@ async def get_pages(remote: Remote, path: str, **selectors: str) -> list[Documen
     Raises:
         NotFound: the collection does not exist.
     """
+    read = msgspec.json.Decoder(Listed[Document]).decode
     found: list[Document] = []
-    params = {**selectors, "limit": PAGE}
-    while True:
-        page = _document(await remote.api.request("GET", path, params=params, timeout=60.0))
-        found += page.get("items") or []
-        if not (following := page.get("metadata", {}).get("continue")):
-            return found
-        params = {**params, "continue": following}
+    async for page in pages(remote.api, path, read, selectors, timeout=60.0):
+        found += page.items or []
+    return found
 
 
 async def create(remote: Remote, document: Mapping[str, Any]) -> Document:

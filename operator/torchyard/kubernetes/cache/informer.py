@@ -17,10 +17,10 @@ import msgspec
 
 from torchyard.kubernetes.client.api import JSON, METADATA_OF_ALL, Api, version
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected, refusal
+from torchyard.kubernetes.client.pages import pages
 from torchyard.kubernetes.objects import Listed, ListMeta, Seen, StatusError, WatchEvent
 from torchyard.reconcile.ports import Unavailable
 
-PAGE = 500
 LIST_SECONDS = 60.0
 WATCH_SECONDS = 290
 WATCH_JITTER_SECONDS = 60
@@ -54,6 +54,13 @@ class Stored(Protocol):
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Stored)
+
+
+class _Page(msgspec.Struct, Generic[S], frozen=True):
+    """What is kept of one page of a list."""
+
+    kept: list[S]
+    metadata: ListMeta
 
 
 class Informer(Generic[T, S]):
@@ -154,9 +161,9 @@ class Informer(Generic[T, S]):
         """
         there: dict[str, int] = {}
         listed = 0
-        async for page, meta in self._pages(self.selector, accept=METADATA_OF_ALL):
-            there |= {each.uid: each.version for each in page}
-            listed = version(meta.resource_version)
+        async for page in self._pages(self.selector, accept=METADATA_OF_ALL):
+            there |= {each.uid: each.version for each in page.kept}
+            listed = version(page.metadata.resource_version)
         await asyncio.sleep(UNDER_WAY_SECONDS)
         if self._is_behind(there, listed):
             _log.warning("%s: the watch missed events; all objects are listed again", self.path)
@@ -181,28 +188,22 @@ class Informer(Generic[T, S]):
         self.synced.set()
 
     async def _whole(self, selector: str, *, at_once: bool = False) -> tuple[list[S], str]:
+        if at_once:
+            params = {"labelSelector": selector} if selector else {}
+            page = self._read_page(await self._api.request("GET", self.path, params=params, timeout=LIST_SECONDS))
+            return page.kept, page.metadata.resource_version
         found: list[S] = []
         listed = ""
-        async for page, meta in self._pages(selector, limit="" if at_once else str(PAGE)):
-            found += page
-            listed = meta.resource_version
+        async for page in self._pages(selector):
+            found += page.kept
+            listed = page.metadata.resource_version
         return found, listed
 
-    async def _pages(
-        self, selector: str, *, limit: str = str(PAGE), accept: str = JSON
-    ) -> AsyncIterator[tuple[list[S], ListMeta]]:
-        rest = ""
-        while True:
-            query = {"limit": limit, "labelSelector": selector, "continue": rest}
-            params = {name: value for name, value in query.items() if value}
-            answer = await self._api.request("GET", self.path, params=params, accept=accept, timeout=LIST_SECONDS)
-            page, meta = self._read_page(answer)
-            yield page, meta
-            rest = meta.continue_ or ""
-            if not rest:
-                return
+    def _pages(self, selector: str, *, accept: str = JSON) -> AsyncIterator["_Page[S]"]:
+        params = {"labelSelector": selector} if selector else {}
+        return pages(self._api, self.path, self._read_page, params, accept=accept, timeout=LIST_SECONDS)
 
-    def _read_page(self, answer: bytes) -> tuple[list[S], ListMeta]:
+    def _read_page(self, answer: bytes) -> "_Page[S]":
         try:
             page = self._page.decode(answer)
         except msgspec.ValidationError:
@@ -210,7 +211,7 @@ class Informer(Generic[T, S]):
             raw = self._raw_page.decode(answer)
             objects = [each for document in raw.items or () if (each := self._decode(document)) is not None]
             page = Listed(metadata=raw.metadata, items=objects)
-        return [kept for each in page.items or () if (kept := self._read(each)) is not None], page.metadata
+        return _Page([kept for each in page.items or () if (kept := self._read(each)) is not None], page.metadata)
 
     def _correct(self, found: list[S], listed: int, belongs: Callable[[S], bool]) -> None:
         """Mark and sweep: objects that the list does not have are gone, unless they are newer than the list."""

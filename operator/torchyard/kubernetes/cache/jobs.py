@@ -12,7 +12,8 @@ import msgspec
 from torchyard.api.resource import API_VERSION, GROUP, KIND, PLURAL, VERSION, ObjectMeta, TrainingJob
 from torchyard.api.validation.parse import InvalidJob, parse_job
 from torchyard.kubernetes.client.api import METADATA_OF_ALL, METADATA_OF_ONE, UNCHECKED, Api, version
-from torchyard.kubernetes.client.errors import NotFound
+from torchyard.kubernetes.client.errors import NotFound, TooLarge
+from torchyard.kubernetes.client.pages import PAGE_BYTES, pages
 from torchyard.reconcile.ports import Key, Unavailable
 
 LIST_SECONDS = 60.0
@@ -240,7 +241,7 @@ class Objects(Generic[Valid, Invalid]):
         if job.metadata.uid in self._buried:
             return
         if before is not None and before.metadata.uid != job.metadata.uid:
-            self._buried[before.metadata.uid] = None
+            self._exclude(before.metadata.uid)
         self._keep(job)
         self._news.set()
         if not isinstance(job, self._valid):
@@ -250,13 +251,16 @@ class Objects(Generic[Valid, Invalid]):
 
     def _bury(self, job: Valid | Invalid) -> None:
         """Forget a uid for good: it never comes back, whatever arrives late."""
-        self._buried[job.metadata.uid] = None
-        if len(self._buried) > MAX_BURIED:
-            self._buried.popitem(last=False)
+        self._exclude(job.metadata.uid)
         known = self._jobs.get(job.key)
         if known is not None and known.metadata.uid == job.metadata.uid:
             self._drop(job.key)
             self.notify(job.key)
+
+    def _exclude(self, uid: str) -> None:
+        self._buried[uid] = None
+        if len(self._buried) > MAX_BURIED:
+            self._buried.popitem(last=False)
 
     def _keep(self, job: Valid | Invalid) -> None:
         self._jobs[job.key] = job
@@ -320,15 +324,16 @@ async def _list(api: Api, plural: str, namespace: str, *, latest: bool = False) 
     """Return name and version of every object: the `latest`, or what the server's cache has, which may be outdated."""
     within = f"/namespaces/{namespace}" if namespace else ""
     path = f"/apis/{GROUP}/{VERSION}{within}/{plural}"
-    params = {} if latest else {"resourceVersion": "0"}
-    found: dict[Key, _Meta] = {}
-    while True:
-        answer = await api.request("GET", path, params=params, accept=METADATA_OF_ALL, timeout=LIST_SECONDS)
-        page = msgspec.json.decode(answer, type=_Page)
-        found |= {(each.metadata.namespace, each.metadata.name): each.metadata for each in page.items or ()}
-        if not page.metadata.continue_:
-            return found
-        params = {"continue": page.metadata.continue_}
+    read = msgspec.json.Decoder(_Page).decode
+    options: dict[str, Any] = {"accept": METADATA_OF_ALL, "timeout": LIST_SECONDS}
+    try:
+        # A server answers from its cache only where no limit is asked for.
+        params = {} if latest else {"resourceVersion": "0"}
+        found = [read(await api.request("GET", path, params=params, most=PAGE_BYTES, **options))]
+    except TooLarge:
+        found = [page async for page in pages(api, path, read, {}, **options)]
+    listed = (each.metadata for page in found for each in page.items or ())
+    return {(each.namespace, each.name): each for each in listed}
 
 
 def _key(metadata: Mapping[str, Any]) -> Key:

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from torchyard.kubernetes.cache.pod_record import PodRecord
-from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.api import REQUEST_SECONDS, Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.kubernetes.client.pages import pages
 from torchyard.kubernetes.diagnostics import container_waiting
 from torchyard.kubernetes.objects import Listed, Read
 from torchyard.reconcile.ports import Unavailable
@@ -25,7 +26,6 @@ LOOK_SECONDS = 20.0
 SOON_SECONDS = 2.0
 SHARE = 20  # of the time, one part is spent on reading at most
 WARNINGS = "type=Warning,involvedObject.kind=Pod,reason!=FailedScheduling"
-PAGE = "500"
 
 _log = logging.getLogger(__name__)
 
@@ -123,19 +123,15 @@ class KubeletEvents:
     async def _warnings(self, namespace: str, stuck: dict[str, PodRecord]) -> dict[str, tuple[str, str]] | None:
         """Return the newest warning with a known meaning, by pod uid; None: they cannot be read."""
         newest: dict[str, Event] = {}
-        params = {"fieldSelector": WARNINGS, "limit": PAGE}
+        path, params = f"/api/v1/namespaces/{namespace}/events", {"fieldSelector": WARNINGS}
         try:
-            while True:
-                path = f"/api/v1/namespaces/{namespace}/events"
-                page = self._page.decode(await self._api.request("GET", path, params=params))
+            async for page in pages(self._api, path, self._page.decode, params, timeout=REQUEST_SECONDS):
                 for event in page.items or ():
                     uid = event.involved_object.uid
                     known = newest.get(uid)
                     if uid in stuck and container_waiting.event(event.reason, event.message)[0]:
                         newest[uid] = event if known is None or event.time > known.time else known
-                if not page.metadata.continue_:
-                    return {uid: container_waiting.event(event.reason, event.message) for uid, event in newest.items()}
-                params = {**params, "continue": page.metadata.continue_}
         except (Unavailable, Rejected, NotFound, Gone, msgspec.MsgspecError) as error:
             _log.warning("events of pods in %s cannot be read: %s", namespace, error)
             return None
+        return {uid: container_waiting.event(event.reason, event.message) for uid, event in newest.items()}

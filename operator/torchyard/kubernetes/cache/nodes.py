@@ -17,8 +17,9 @@ from decimal import Decimal
 import msgspec
 
 from torchyard.api.values import amount
-from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.api import REQUEST_SECONDS, Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.kubernetes.client.pages import pages
 from torchyard.kubernetes.objects import Listed, Node
 from torchyard.reconcile.ports import Unavailable
 
@@ -26,7 +27,6 @@ PATH = "/api/v1/nodes"
 LOOK_SECONDS = 2.0
 SLOWEST_SECONDS = 30.0
 ALL_SECONDS = 10.0
-PAGE = 500
 AT_ONCE = 8
 
 _log = logging.getLogger(__name__)
@@ -145,15 +145,9 @@ class Nodes:
     async def _read_all(self) -> bool:
         """Return whether there is no point in trying again."""
         found: list[Node] = []
-        rest = ""
         try:
-            while True:
-                params = {"limit": str(PAGE)} | ({"continue": rest} if rest else {})
-                page = self._page.decode(await self._api.request("GET", PATH, params=params))
+            async for page in pages(self._api, PATH, self._page.decode, {}, timeout=REQUEST_SECONDS):
                 found += page.items or []
-                rest = page.metadata.continue_ or ""
-                if not rest:
-                    break
         except Rejected as error:
             self._log_once(error)
         except (Unavailable, NotFound, Gone, msgspec.MsgspecError) as error:

@@ -20,7 +20,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import BytesPayload
 
 from torchyard.kubernetes.client.credentials import Credentials
-from torchyard.kubernetes.client.errors import Fenced, refusal
+from torchyard.kubernetes.client.errors import Fenced, TooLarge, refusal
 from torchyard.reconcile.ports import Unavailable
 from torchyard.version import __version__
 
@@ -303,6 +303,7 @@ class Api:
         content_type: str = JSON,
         accept: str = JSON,
         timeout: float = REQUEST_SECONDS,  # noqa: ASYNC109 -- also bounds the kernel's part of it
+        most: int = MAX_ANSWER_BYTES,
     ) -> bytes:
         """Return the body of the answer.
 
@@ -314,8 +315,10 @@ class Api:
             content_type: of the body.
             accept: form of the answer, `Table` or `METADATA_OF_ONE` for instance; a log is no JSON and needs another.
             timeout: seconds from sending to the end of the answer; waiting for the budget does not count.
+            most: bytes of the answer.
 
         Raises:
+            TooLarge: the answer has more bytes.
             NotFound, Gone, AlreadyExists, Conflict, Rejected: see errors.py.
             Unavailable: no answer, half of one, or one that asks to come back: 401 after new credentials, 429, 5xx.
             Fenced: this process may not write now; nothing was sent.
@@ -323,14 +326,14 @@ class Api:
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
         options: dict[str, Any] = {"params": params, "headers": {"Accept": accept}, "timeout": limits}
         if verb == "GET":
-            return await self._send(verb, path, options)
+            return await self._send(verb, path, options, most)
         content = body if isinstance(body, bytes) else b"" if body is None else msgspec.json.encode(body)
         options["data"] = _Fenced(content, content_type, self._check)
         if self._budget is None:
-            return await self._send(verb, path, options)
+            return await self._send(verb, path, options, most)
         found = _NAMESPACE.search(path)
         async with self._budget.admit(found[1] if found else ""):
-            return await self._send(verb, path, options)
+            return await self._send(verb, path, options, most)
 
     async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[bytes]:
         """Yield the lines of a watch, without their line breaks; ends when the server ends it.
@@ -349,7 +352,7 @@ class Api:
                 async for line in _lines(response, what):
                     yield line
 
-    async def _send(self, verb: str, path: str, options: Mapping[str, Any]) -> bytes:
+    async def _send(self, verb: str, path: str, options: Mapping[str, Any], most: int) -> bytes:
         what, code = f"{verb} {path}", 0
         if verb != "GET":
             self._check()  # a connection may have to be made first, so the body checks again
@@ -359,7 +362,7 @@ class Api:
                 async with self._open(verb, path, options) as response:
                     code = response.status
                     self.time.note(response.headers.get("Date"), sent=sent)
-                    answer = await _read(response, what)
+                    answer = await _read(response, what, most)
                     if code < 300:
                         return _whole(answer, what) if options["headers"]["Accept"].startswith(JSON) else answer
                     # Of a half reason another one would be read.
@@ -465,15 +468,15 @@ def _explained(what: str) -> Iterator[None]:
         raise Unavailable(f"{what}: {said}") from error
 
 
-async def _read(response: aiohttp.ClientResponse, what: str) -> bytes:
-    if response.content_length is not None and response.content_length <= MAX_ANSWER_BYTES:
+async def _read(response: aiohttp.ClientResponse, what: str, most: int = MAX_ANSWER_BYTES) -> bytes:
+    if response.content_length is not None and response.content_length <= most:
         return await response.read()
     parts: list[bytes] = []
     size = 0
     async for part in response.content.iter_any():
         size += len(part)
-        if size > MAX_ANSWER_BYTES:
-            raise Unavailable(f"{what}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
+        if size > most:
+            raise TooLarge(f"{what}: the answer is larger than {most} bytes")
         parts.append(part)
     return b"".join(parts)
 

@@ -80,6 +80,10 @@ class Unauthorized(Unavailable):
     """401, after credentials were loaded again: the server does not know the user."""
 
 
+class TooLarge(Unavailable):
+    """The answer is larger than was asked for; it was not read to its end."""
+
+
 Refusal = NotFound | Gone | Conflict | Rejected | Unavailable
 
 
