@@ -10,6 +10,7 @@ import pytest
 from tests.support.effort import calls_of
 from tests.support.large_objects import EMOJI, PATTERNS, largest, too_large
 
+from torchyard.api.names import TRIAL
 from torchyard.api.resource import TrainingJob
 from torchyard.api.schema import spec_schema
 from torchyard.api.validation.parse import InvalidJob, parse_job
@@ -62,6 +63,28 @@ def test_the_worst_object_is_valid_and_costs_little_time_and_memory(spec):
     kept = json.loads(text)
     assert calls_of(lambda: parse_job(kept)) < CALLS
     assert seconds_of(lambda: parse_job(kept)) < TIMES_REFERENCE * seconds_of(reference)
+
+
+def test_metadata_of_any_size_takes_little_memory():
+    """A CRD sets no limits there; the API server stores up to 1.5 MB of it."""
+    job = document({"script": "1"})
+    listed = range(4000)
+    owner = {"apiVersion": "v1", "kind": "ConfigMap"}
+    job["metadata"] |= {
+        "labels": {f"example.com/{number}": "x" * 63 for number in listed},
+        "annotations": {"example.com/notes": "x" * 250_000, TRIAL: "x" * 250_000},
+        "finalizers": [*(f"example.com/{number}" for number in listed), "orphan"],
+        "ownerReferences": [owner | {"name": f"c{number}", "uid": f"{number}"} for number in listed],
+    }
+    text = json.dumps(job)
+    parse_job(json.loads(text))
+    tracemalloc.start()
+    found = parse_job(json.loads(text))
+    bytes_kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert isinstance(found, TrainingJob)
+    assert bytes_kept < KEPT_BYTES
+    assert "orphan" in found.metadata.finalizers
 
 
 def bytes_of(schema):

@@ -150,7 +150,7 @@ def test_jobs_are_found_by_their_owner_as_long_as_they_name_it(jobs):
     assert jobs.owned_by("sweep") == []
     for at, owners in enumerate((["sweep"], ["sweep", "other"], ["other"]), start=2):
         changed = document(at)
-        changed["metadata"]["ownerReferences"] = [{"uid": uid} for uid in owners]
+        changed["metadata"]["ownerReferences"] = [{"uid": uid, "controller": True} for uid in owners]
         jobs.record("MODIFIED", changed)
         found = {uid: jobs.owned_by(uid) for uid in ("sweep", "other")}
         assert found == {uid: [jobs.get(KEY)] if uid in owners else [] for uid in found}

@@ -10,12 +10,13 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 
+from torchyard.api.names import TRIAL
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.status import Progress, State, TrainingJobStatus
 from torchyard.cli.views.sweep_page import page_of
 from torchyard.cli.views.sweep_table import line_of, table_of
 from torchyard.sweeps.codec import read_sweep
-from torchyard.sweeps.resource import TRIAL, TrialRecord, Unit
+from torchyard.sweeps.resource import TrialRecord, Unit
 from torchyard.sweeps.results import best_so_far, csv_of, results_of
 from torchyard.sweeps.space import short_names
 from torchyard.sweeps.spec import FloatRange, Parameter

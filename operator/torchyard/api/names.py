@@ -16,3 +16,14 @@ def derived_name(program: str) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", program.lower()).strip("-")
     name = name if name[:1].isalpha() else f"job-{name}".rstrip("-")
     return name[:MAX_JOB_NAME].rstrip("-")
+
+
+SWEEP = "torchyard.dev/sweep"
+"""Label of a trial: the name of its sweep."""
+SWEEP_UID = "torchyard.dev/sweep-uid"
+"""Label of a trial: which sweep of that name."""
+TRIAL = "torchyard.dev/trial"
+"""Annotation of a trial: its `TrialRecord` as JSON."""
+TRIAL_SIGNATURE = "torchyard.dev/trial-signature"
+"""Annotation of a trial on a cluster: the operator's signature of that record."""
+OF_TRIALS = (SWEEP, SWEEP_UID, TRIAL, TRIAL_SIGNATURE)

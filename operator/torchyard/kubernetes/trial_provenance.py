@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from torchyard.api.names import TRIAL, TRIAL_SIGNATURE
 from torchyard.api.resource import ObjectMeta
 from torchyard.kubernetes.provenance import EARLY_SECONDS, LATE_SECONDS, key_from, raw_of, text_of
-from torchyard.sweeps.resource import TRIAL, TRIAL_SIGNATURE, TrainingSweep
+from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.trials import is_owned
 
 MAX_REMEMBERED = 16384

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from torchyard.api.names import SWEEP_UID
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State, TrainingJobStatus
@@ -30,7 +31,7 @@ from torchyard.local.run import (
 )
 from torchyard.local.runs import SOURCE_FOLDER, create_run, remove_run
 from torchyard.sweeps.codec import read_sweep, sweep_document
-from torchyard.sweeps.resource import SWEEP_UID, TrainingSweep, TrialRecord, Unit, trial_name
+from torchyard.sweeps.resource import TrainingSweep, TrialRecord, Unit, trial_name
 from torchyard.sweeps.spec import MAX_TRIALS, MAY_CHANGE
 from torchyard.sweeps.trials import edited, trial_job, trial_of
 

@@ -12,14 +12,6 @@ from torchyard.sweeps.status import TrainingSweepStatus
 
 KIND = "TrainingSweep"
 PLURAL = "trainingsweeps"
-SWEEP = "torchyard.dev/sweep"
-"""Label of a trial: the name of its sweep."""
-SWEEP_UID = "torchyard.dev/sweep-uid"
-"""Label of a trial: which sweep of that name."""
-TRIAL = "torchyard.dev/trial"
-"""Annotation of a trial: its `TrialRecord` as JSON."""
-TRIAL_SIGNATURE = "torchyard.dev/trial-signature"
-"""Annotation of a trial on a cluster: the operator's signature of that record."""
 MAX_SWEEP_NAME = MAX_JOB_NAME - 1 - len(str(MAX_TRIALS - 1))
 """`<sweep>-<number>` must be the name of a job."""
 
@@ -47,6 +39,8 @@ class TrialRecord(Struct, frozen=True, omit_defaults=True, rename="camel", kw_on
     """Values of the objective by percent of the steps, as they were when the trial was stopped."""
     spec: str = ""
     """Digest of the part of the sweep's spec that may not change (`trials.fingerprint`); empty: it was compared."""
+    seal: str = ""
+    """Digest of the spec of its job when it was first suspended (`trials.seal`); empty: it was not yet."""
     rejected: str = ""
     """Why these parameters make no job, at most `MAX_REJECTED` characters; the job then has no program."""
 

@@ -21,7 +21,7 @@ from tests.support.kubernetes.sweep_operators import DrawnSampler, Operators, We
 from tests.support.kubernetes.sweep_world import KEY, World, noisy, percent_of
 from tests.support.virtual_time import in_virtual_time
 
-from torchyard.sweeps.resource import TRIAL
+from torchyard.api.names import TRIAL
 
 BEFALL = (*["preempted"] * 8, "deleted")
 TICK_SECONDS = 20.0

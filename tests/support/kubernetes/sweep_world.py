@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torchyard.api.names import TRIAL
 from torchyard.api.validation.parse import parse_job
 from torchyard.api.values import rfc3339
 from torchyard.app.sweep_controller import SweepController
@@ -17,7 +18,7 @@ from torchyard.kubernetes.trial_provenance import TrialProvenance
 from torchyard.sweeps.events import SweepEvent
 from torchyard.sweeps.outcomes import outcomes_of, rungs
 from torchyard.sweeps.parse import parse_sweep
-from torchyard.sweeps.resource import TRIAL, TrainingSweep
+from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.sampler import Sampler
 from torchyard.sweeps.spec import EarlyStopping
 from torchyard.sweeps.trials import trial_of

@@ -10,13 +10,14 @@ Constraints of one field alone (type, range, pattern) are part of the models.
 
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from torchyard.api import values
+from torchyard.api.names import OF_TRIALS
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob, plain, read_job, read_status
 from torchyard.api.schema import spec_schema
@@ -33,6 +34,7 @@ Fault = tuple[str, str, str]  # path, what is wrong, how to fix it
 RULES: tuple[Rule, ...] = (*SIZE, *PROGRAM, *PLACEMENT, *TRAINING, *RELIABILITY, *DURATIONS)
 
 MAX_PROBLEM = 300
+MAX_ANNOTATION, MAX_FINALIZERS = 32 * 1024, 8
 _UNKNOWN = re.compile(r"unknown field `(?P<name>[^`]*)`(?: - at `\$(?P<at>[^`]*)`)?")
 
 
@@ -97,18 +99,51 @@ def _problem(error: Exception) -> str:
 
 
 def metadata_of(document: Mapping[str, Any]) -> ObjectMeta | None:
-    """Return what we need of the metadata, without owners, labels and annotations of the wrong form; None: no name."""
+    """Return what we need of the metadata, without owners, labels and annotations of the wrong form; None: no name.
+
+    Users write lists and mappings of any size there. Of labels, annotations, owners and finalizers only those are kept
+    that something depends on.
+    """
     raw = document.get("metadata")
     if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
         return None
+    used = {**raw, **{name: choose(raw.get(name)) for name, choose in _USED.items()}}
     odd = ("ownerReferences", "labels", "annotations", "deletionTimestamp")
     for dropped in (odd[:count] for count in range(len(odd) + 1)):
-        kept = {name: value for name, value in raw.items() if name not in dropped and value is not None}
+        kept = {name: value for name, value in used.items() if name not in dropped and value is not None}
         try:
             return msgspec.convert(kept, ObjectMeta, dec_hook=values.decode)
         except msgspec.ValidationError:
             continue
     return None
+
+
+def _of_trials(texts: Any) -> Any:
+    """Return the labels or annotations of trials; no others are read."""
+    if not isinstance(texts, Mapping):
+        return texts
+    found = {name: texts[name] for name in OF_TRIALS if name in texts}
+    return {name: text for name, text in found.items() if len(str(text)) <= MAX_ANNOTATION}
+
+
+def _controller(owners: Any) -> Any:
+    """Return the owner that controls the object; the API server allows one."""
+    if not isinstance(owners, list):
+        return owners
+    return [each for each in owners if not isinstance(each, Mapping) or each.get("controller")][:2]
+
+
+def _finalizers(listed: Any) -> Any:
+    """Return a few, those of Kubernetes itself first, which have no domain."""
+    return sorted(map(str, listed), key=lambda name: "/" in name)[:MAX_FINALIZERS] if isinstance(listed, list) else None
+
+
+_USED: Mapping[str, Callable[[Any], Any]] = {
+    "labels": _of_trials,
+    "annotations": _of_trials,
+    "ownerReferences": _controller,
+    "finalizers": _finalizers,
+}
 
 
 def _status(document: Mapping[str, Any]) -> TrainingJobStatus:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from torchyard.api.names import SWEEP_UID
 from torchyard.api.resource import GROUP, VERSION, TrainingJob
 from torchyard.api.validation.parse import metadata_of
 from torchyard.client.backend import logged
@@ -16,7 +17,7 @@ from torchyard.kubernetes.client.api import MERGE_PATCH
 from torchyard.kubernetes.client.errors import NotFound
 from torchyard.kubernetes.trial_provenance import TrialProvenance
 from torchyard.sweeps.parse import InvalidSweep, parse_sweep
-from torchyard.sweeps.resource import PLURAL, SWEEP_UID, TrainingSweep
+from torchyard.sweeps.resource import PLURAL, TrainingSweep
 from torchyard.sweeps.trials import trial_of
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
