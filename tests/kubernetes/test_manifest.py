@@ -326,6 +326,8 @@ def strange(value, kind):
         ("16Gi", {}, "16Gi"),
         ("16Gi", {"memory": "32Gi"}, "32Gi"),
         ("16Gi", {"memory": "32Gi", "shm": "1Gi"}, "1Gi"),
+        ("16Gi", {"memory": "0", "shm": "0Gi"}, "16Gi"),  # to a kubelet, zero is no limit
+        ("16Gi", {"memory": "32Gi", "shm": 0}, "32Gi"),
     ],
 )
 def test_memory_volumes_of_a_pod_are_bounded(site, resources, limit):
@@ -354,6 +356,7 @@ def test_the_strict_check_sees_what_is_strange():
         ("", {"resources": {"disk": "50Gi"}}, "50Gi", "50Gi"),
         ("100Gi", {}, "1Gi", "100Gi"),
         ("100Gi", {"resources": {"disk": "50Gi"}}, "50Gi", "50Gi"),
+        ("100Gi", {"resources": {"disk": "0"}}, "1Gi", "100Gi"),
         ("100Gi", {"checkpoint": {"volume": {"ephemeral": "20Gi"}}}, str(21 << 30), str(120 << 30)),
         ("", {"resources": {"disk": "50Gi"}, "checkpoint": {"volume": {"ephemeral": "20Gi"}}}, *[str(70 << 30)] * 2),
         ("100Gi", {"checkpoint": {"volume": {"claim": "models"}}}, "1Gi", "100Gi"),

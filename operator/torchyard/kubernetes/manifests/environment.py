@@ -185,7 +185,7 @@ def volumes(spec: TrainingJobSpec, site: Site) -> list[Entry]:
     """Return the volumes of the pod: ours, then the user's."""
     shm: Entry = {"medium": "Memory"}
     # What lies in it counts towards the memory of the containers; without a limit there it may fill that of the node.
-    if limit := spec.resources.shm or spec.resources.memory or site.shm:
+    if limit := first_above_zero(spec.resources.shm, spec.resources.memory, site.shm):
         shm["sizeLimit"] = str(limit)
     installed: list[Entry] = [{"name": name, "emptyDir": {}} for name in (_BIN, _CONFIG)]
     agents: list[Entry] = [
@@ -202,6 +202,11 @@ def volumes(spec: TrainingJobSpec, site: Site) -> list[Entry]:
         {"name": _CHECKPOINTS, **_checkpoints(spec)},
         *({"name": volume.name, **_source(volume)} for volume in spec.volumes),
     ]
+
+
+def first_above_zero(*quantities: int | str | None) -> int | str | None:
+    """Return the first quantity that sets a limit; the kubelet takes a limit of zero for none."""
+    return next((each for each in quantities if each and amount(each) > 0), None)
 
 
 def installer_mounts() -> list[Entry]:

@@ -171,9 +171,10 @@ def _resources(spec: TrainingJobSpec, site: Site, gpus: int) -> dict[str, dict[s
     asked = {"cpu": spec.resources.cpu, "memory": spec.resources.memory, names.GPU: gpus or None}
     amounts = {name: str(quantity) for name, quantity in asked.items() if quantity is not None}
     requests, limits = dict(amounts), dict(amounts)
-    if limit := spec.resources.disk or site.disk:
+    disk = environment.first_above_zero(spec.resources.disk)
+    if limit := disk or site.disk:
         limits[names.DISK] = _with_checkpoints(limit, spec)
-        requests[names.DISK] = _with_checkpoints(spec.resources.disk or _LITTLE_DISK, spec)
+        requests[names.DISK] = _with_checkpoints(disk or _LITTLE_DISK, spec)
     return {"requests": requests, "limits": limits} if limits else {}
 
 
