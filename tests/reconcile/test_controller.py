@@ -80,6 +80,46 @@ async def test_a_new_job_gets_a_status_and_each_pod_once_though_the_first_try_of
 
 
 @virtual_time
+async def test_a_server_that_fails_to_create_the_pods_is_quoted():
+    world = World(1)
+    ports = Ports(world)
+    broken = "POST /api/v1/namespaces/team/pods: 500 Internal error occurred: the patch of webhook x is no JSON"
+    ports.failing["create_pod"] = [Unavailable(broken)] * 100
+    async with controlled(world, ports):
+        await pass_time(world, 90)
+        assert world.status.reason == "PodsNotCreated"
+        assert f"(no pod for more than 20 s, {broken})" in world.status.message
+        ports.failing["create_pod"].clear()
+        await pass_time(world, 300)  # a delay, and the next look
+    assert len(world.created) == 1
+    assert world.status.reason == "WaitingForPods"
+
+
+@virtual_time
+async def test_a_server_that_fails_to_create_the_pod_that_replaces_a_lost_one_is_quoted():
+    world = World(2)
+    ports = Ports(world)
+    async with controlled(world, ports) as (controller, _):
+        await pass_time(world, 1)
+        world.start_pods()
+        controller.enqueue(KEY)
+        await pass_time(world, 1)
+        ports.failing["create_pod"] = [Unavailable("500 Internal error occurred")] * 100
+        world.vanish(world.at(1))
+        controller.enqueue(KEY)
+        await pass_time(world, 300)
+        assert (world.status.state, world.status.reason) == ("Recovering", "PodsNotCreated")
+        assert "(1 of 2 pods missing for more than 20 s, 500 Internal error occurred)" in world.status.message
+        ports.failing["create_pod"].clear()
+        await pass_time(world, 300)  # a delay, and the next look
+        world.start_pods()
+        controller.enqueue(KEY)
+        await pass_time(world, 5)
+    assert set(world.training.values()) == {2}
+    assert world.status.reason != "PodsNotCreated"
+
+
+@virtual_time
 async def test_a_server_that_asks_for_thirty_seconds_gets_them():
     world = World(1)
     ports = Ports(world)

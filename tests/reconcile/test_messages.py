@@ -196,7 +196,7 @@ def test_pods_whose_creation_is_not_answered_are_not_silent():
         if write is not None:
             world.carry_out(write)
         assert world.status.reason == reason
-    assert "an admission webhook may hang" in world.status.message
+    assert "an admission webhook may hang or fail" in world.status.message
     world.settle()
     world.start_pods()
     world.settle()

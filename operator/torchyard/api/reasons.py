@@ -110,8 +110,8 @@ class Reason(TableEnum):
     WAITING_FOR_PODS = _waiting("WaitingForPods", "pods are being created", announced=False)
     PODS_NOT_CREATED = _waiting(
         "PodsNotCreated",
-        "the API server does not respond to the creation of the pods",
-        "an admission webhook may hang: see the log of the operator; the pods are created once it responds",
+        "the API server does not create the pods, and does not reject them",
+        "an admission webhook may hang or fail: see the log of the operator; the pods are created once it works",
     )
     WAITING_FOR_AGENTS = _waiting(
         "WaitingForAgents", "pods are running, their agents have not connected yet", announced=False
@@ -271,7 +271,10 @@ class Reason(TableEnum):
         admits=False,
     )
     PREDECESSOR_STOPPING = _waiting(
-        "PredecessorStopping", "pods of an earlier job of this name are still stopping", announced=False, admits=False
+        "PredecessorStopping",
+        "what belongs to an earlier job of this name is still being deleted",
+        announced=False,
+        admits=False,
     )
     AGENT_SILENT = _waiting(
         "AgentSilent",

@@ -113,6 +113,9 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
         return with_reason(status, state, known or Reason.WAITING_FOR_PODS, why)
     missing = [each for each in gate.waiting if each] or _stopping(view, held)
     evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(missing[:3])}" if missing else "")
+    uncreated = _unanswered(view, status, held)
+    if recovering and uncreated:
+        return with_reason(_with_delay(status, delayed=True), state, Reason.PODS_NOT_CREATED, uncreated)
     running = all(index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes))
     if recovering and running and silent:
         return with_reason(_with_delay(status, delayed=True), state, Reason.AGENT_SILENT, silent)
@@ -124,9 +127,8 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
         return with_reason(
             status, State.STARTING, Reason.AGENT_SILENT if silent else Reason.WAITING_FOR_AGENTS, silent or evidence
         )
-    mute = _unanswered(view, status)
-    evidence = f"no pod for more than {UNANSWERED_SECONDS:g} s, for an unknown reason" if mute else evidence
-    return with_reason(status, State.PENDING, Reason.PODS_NOT_CREATED if mute else Reason.WAITING_FOR_PODS, evidence)
+    reason = Reason.PODS_NOT_CREATED if uncreated else Reason.WAITING_FOR_PODS
+    return with_reason(status, State.PENDING, reason, uncreated or evidence)
 
 
 def _with_delay(status: TrainingJobStatus, *, delayed: bool) -> TrainingJobStatus:
@@ -135,10 +137,17 @@ def _with_delay(status: TrainingJobStatus, *, delayed: bool) -> TrainingJobStatu
     return replace(status, rendezvous=replace(status.rendezvous, delayed=delayed))
 
 
-def _unanswered(view: View, status: TrainingJobStatus) -> bool:
-    """Return whether the request to create the pods of a new job has not been answered for some time."""
-    first = status.round == 0 and status.rendezvous.releases == 0
-    return first and not view.pods and view.now - view.since >= UNANSWERED_SECONDS
+def _unanswered(view: View, status: TrainingJobStatus, held: Mapping[int, Pod]) -> str:
+    """Return which pods the API server has not created for some time, and why; empty: it does not fail to."""
+    nodes = view.job.spec.nodes
+    lacking = sum(index not in held for index in range(nodes))
+    first = status.round == 0 and status.rendezvous.releases == 0 and not view.pods
+    since = view.failing.since if view.failing is not None else view.since if first else view.now
+    if not lacking or view.now - since < UNANSWERED_SECONDS:
+        return ""
+    which = "no pod" if lacking == nodes else f"{lacking} of {nodes} pods missing"
+    why = view.failing.message if view.failing is not None else "for an unknown reason"
+    return f"{which} for more than {UNANSWERED_SECONDS:g} s, {why}"
 
 
 def _stopping(view: View, held: Mapping[int, Pod]) -> list[str]:

@@ -24,7 +24,7 @@ from torchyard.reconcile.actions import CreatePod, EmitEvent, WriteStatus
 from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.loop import executor
 from torchyard.reconcile.loop.executor import MAX_IN_FLIGHT, Executor, Refusals, StatusWriter
-from torchyard.reconcile.observed import View
+from torchyard.reconcile.observed import Refusal, View
 from torchyard.reconcile.plan import plan, stalled
 from torchyard.reconcile.ports import Agents, Cluster, Conflict, Key, NameTaken, Refused, StatusRefused, Unavailable
 
@@ -89,6 +89,7 @@ class Controller:
         self._refusals = Refusals(clock)
         self._taken: set[str] = set()  # uids of jobs whose pods' names are taken
         self._silent: dict[Key, str] = {}  # last problem that was logged
+        self._failing: dict[Key, Refusal] = {}  # why the last writes were not carried out
 
     def enqueue(self, key: Key, after: float = 0.0) -> None:
         """Queue a reconcile after `after` seconds, to debounce bursts of events."""
@@ -160,6 +161,7 @@ class Controller:
             term=self._began,
             refusal=self._refusals.of(job),
             name_taken=job.metadata.uid in self._taken,
+            failing=self._failing.get(job.key),
             configuration=derived.configuration,
             images=derived.images,
             files_stay=derived.files_stay,
@@ -221,6 +223,10 @@ class Controller:
         except Unavailable as error:
             self._queue.fail(key, at_least=error.retry_after)
             self._log_once(key, f"the cluster does not answer, retrying: {error}")
+            now = self._clock()
+            since = self._failing[key].since if key in self._failing else now
+            why = str(error)[:MAX_EVIDENCE]
+            self._failing[key] = Refusal(reason=Reason.PODS_NOT_CREATED, message=why, since=since, until=now)
             return "unavailable"
         except Exception as error:  # noqa: BLE001 -- an error on one job must not affect others
             delay = self._queue.fail(key)
@@ -229,6 +235,7 @@ class Controller:
             return "failed"
         self._queue.succeed(key)
         self._silent.pop(key, None)
+        self._failing.pop(key, None)
         if due is not None:
             self._queue.add_after(key, due)
         return "done"
