@@ -114,15 +114,15 @@ def there(change):
     return lambda: web.json_response(document)
 
 
-def foreign(document):
-    document["metadata"]["ownerReferences"][0]["uid"] = "4-5-6"
+def of(**owner):
+    return lambda document: document["metadata"]["ownerReferences"][0].update(owner)
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (lambda _document: None, None),
-        (foreign, "does not belong to this job"),
+        (of(name="other", uid="4-5-6"), "does not belong to this job"),
         (lambda document: document["metadata"].pop("ownerReferences"), "does not belong to this job"),
         (lambda document: document["spec"].update(selector={"app": "evil"}), "was changed: spec.selector"),
         (
@@ -153,3 +153,13 @@ async def test_a_service_that_goes_while_it_is_read_is_tried_again(server, tmp_p
     async with server.cluster(tmp_path, monkeypatch) as cluster:
         (found,) = await create(cluster, AGENTLESS, 0)
     assert isinstance(found, Conflict)
+
+
+async def test_the_service_of_a_former_job_of_the_name_is_waited_for(server, tmp_path, monkeypatch):
+    """It goes by itself, and GitOps tools must not read that the job has failed."""
+    server.answers[SERVICE] = lambda: refused(409, "AlreadyExists", 'services "ty-cvrp" already exists')
+    server.answers["GET /api/v1/namespaces/team/services/ty-cvrp"] = there(of(uid="4-5-6"))
+    async with server.cluster(tmp_path, monkeypatch, peers=None) as cluster:
+        (found,) = await create(cluster, AGENTLESS, 0)
+    assert (found.reason, found.message, found.retry_after > 0) == ("PredecessorStopping", "service ty-cvrp", True)
+    assert PODS not in server.calls

@@ -286,6 +286,22 @@ async def test_a_job_of_another_user_is_not_taken_for_a_trial():
     assert (await world.until_over())["state"] == "Succeeded"
 
 
+async def test_trials_of_a_former_sweep_of_the_name_are_waited_for():
+    world = World()
+    await world.visit()
+    sweep = {"metadata": {"name": KEY[1]}, "spec": world.sweep()["spec"]}
+    world.delete("trainingsweeps", KEY[1])
+    world.put("trainingsweeps", sweep)  # at once: the garbage collector has not come yet
+    await world.visit()
+    status = world.sweep()["status"]
+    assert status["reason"] == "PredecessorStopping"
+    assert status["message"] == "job tune-0 is being deleted; the trial of its name follows."
+    assert not any(each["status"] == "True" for each in status["conditions"] if each["type"] == "Stalled")
+    for name in ("tune-0", "tune-1"):
+        world.delete("trainingjobs", name)
+    assert (await world.until_over())["columns"]["trials"] == "8/8"
+
+
 async def test_a_changed_template_is_another_sweep():
     world = World()
     await world.visit()

@@ -6,11 +6,11 @@ import json
 import pytest
 from tests.support.kubernetes.sweep_world import KEY, World
 
+from torchyard.api.names import SWEEP_UID, TRIAL, TRIAL_SIGNATURE
 from torchyard.api.validation.parse import metadata_of
 from torchyard.kubernetes.provenance import LATE_SECONDS
 from torchyard.kubernetes.trial_provenance import TrialProvenance
 from torchyard.sweeps.parse import parse_sweep
-from torchyard.sweeps.resource import SWEEP_UID, TRIAL, TRIAL_SIGNATURE
 
 
 def forged(world, name, change):
@@ -68,6 +68,66 @@ async def test_a_changed_record_is_not_a_record():
     await world.visit()
     assert world.sweep()["status"]["trials"]["created"] == 1
     assert world.sweep()["status"]["reason"] == "NameConflict"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"nodes": 3}, "nodes"),
+        ({"image": "other:1"}, "image"),
+        ({"trainer": {"name": "x:Y", "params": {"lr": 0.123}}}, "trainer.params"),
+    ],
+)
+async def test_a_trial_that_trains_something_else_decides_nothing_and_is_named(change, field):
+    """Its record is signed; its spec is not, and `kubectl scale` writes past policies on jobs."""
+    calm, world = World(), World()
+    await calm.until_over()
+    await world.visit()
+    world.edit("trainingjobs", "tune-1", lambda job: job["spec"].update(change))
+    world.train()
+    await world.visit()
+    status = world.sweep()["status"]
+    assert status["reason"] == "DamagedTrial"
+    assert status["message"] == f"trial tune-1 was changed (spec.{field}). Delete it; it is then run again."
+    assert "best" not in status
+    world.delete("trainingjobs", "tune-1")
+    await world.until_over()
+    assert world.decisions() == calm.decisions()
+
+
+async def test_what_a_webhook_adds_to_the_job_of_a_trial_is_part_of_it():
+    """A site may add a mirror to images, or a variable, to every job; a trial that was stopped has been edited since."""
+    calm, world = World(), World()
+    await calm.until_over()
+    put = world.put
+
+    def mutated(plural, document):
+        if plural == "trainingjobs":
+            document["spec"] |= {"image": "mirror/trainer:1", "env": [{"name": "HTTPS_PROXY", "value": "proxy"}]}
+        return put(plural, document)
+
+    world.put = mutated
+    assert (await world.until_over())["state"] == "Succeeded"
+    assert world.decisions() == calm.decisions()
+    assert any(each["metadata"]["generation"] > 1 for each in world.trials())
+
+
+async def test_a_stopped_trial_that_was_edited_is_named():
+    world = World()
+    while not (stopped := [each for each in world.trials() if each["spec"].get("suspend")]):
+        await world.visit()
+        world.train()
+    name = stopped[0]["metadata"]["name"]
+    world.edit("trainingjobs", name, lambda job: job["spec"].update(podLabels={"team": "blue"}))
+    await world.visit()
+    assert world.sweep()["status"]["message"].startswith(f"trial {name} was changed (spec.podLabels).")
+
+
+async def test_time_limits_of_a_trial_may_be_edited():
+    world = World()
+    await world.visit()
+    world.edit("trainingjobs", "tune-1", lambda job: job["spec"].update(activeDeadline="9h", gracePeriod="5m"))
+    assert (await world.until_over())["state"] == "Succeeded"
 
 
 @pytest.mark.parametrize("restarted", [False, True])

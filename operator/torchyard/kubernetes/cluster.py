@@ -19,7 +19,7 @@ from torchyard.kubernetes.cache.pod_record import PodRecord, read
 from torchyard.kubernetes.cache.pods import Pods
 from torchyard.kubernetes.client.api import METADATA_OF_ONE, UNCHECKED, Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
-from torchyard.kubernetes.companions import Companions
+from torchyard.kubernetes.companions import PREDECESSOR_SECONDS, Companions
 from torchyard.kubernetes.diagnostics.admission import forbidden, refused
 from torchyard.kubernetes.event_recorder import Recorder
 from torchyard.kubernetes.manifests import names
@@ -34,7 +34,6 @@ from torchyard.reconcile.ports import Key, NameTaken, Refused, Unavailable
 
 CONFIRM_SECONDS = 5.0
 MAX_REPORTS = 20  # of forged pods at a time
-PREDECESSOR_SECONDS = 3.0  # a stopping pod is gone soon, and no event of this job reports it
 
 _log = logging.getLogger(__name__)
 

@@ -24,6 +24,8 @@ from torchyard.reconcile.ports import Refused
 
 FRESH_SECONDS = 60.0
 """How long an object counts as present, so that a gang costs one request; a removed one is replaced later."""
+PREDECESSOR_SECONDS = 3.0
+"""What belongs to a former job of the name is gone soon, and no event of this job reports it."""
 MAX_JOBS = 65536
 _APPLY = {"fieldManager": names.MANAGER, "force": "true"}
 
@@ -46,7 +48,7 @@ class Companions:
         """Create what is missing, once for all pods that are created at the same time.
 
         Raises:
-            Refused: the name of the Service is taken.
+            Refused: the name of the Service is taken, or not free yet.
             Conflict: the Service was deleted while it was read.
             Rejected, NotFound, Unavailable: the API server did not create it.
         """
@@ -96,6 +98,10 @@ class Companions:
                 found = self._service.decode(await self._api.request("GET", f"{path}/{name}"))
             except NotFound as error:
                 raise Conflict(f"service {name} was deleted while it was read") from error
+            owner = found.metadata.controller
+            if owner is not None and owner.is_job(name=job.metadata.name) and owner.uid != job.metadata.uid:
+                # Of a former job of this name, which is deleted already: the garbage collector is on its way.
+                raise Refused(Reason.PREDECESSOR_STOPPING, f"service {name}", retry_after=PREDECESSOR_SECONDS) from None
             if (why := _foreign(found, job, manifest["spec"])) is not None:
                 raise Refused(Reason.NAME_CONFLICT, f"service {name} {why}") from None
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from torchyard.api.names import TRIAL, TRIAL_SIGNATURE
 from torchyard.api.resource import API_VERSION, GROUP, PLURAL, VERSION, ObjectMeta, TrainingJob, job_document
 from torchyard.api.validation.parse import InvalidJob, metadata_of, parse_job
 from torchyard.kubernetes.cache.jobs import Jobs, Objects, job_path, object_path
@@ -16,7 +17,7 @@ from torchyard.kubernetes.trial_provenance import TrialProvenance, signer_of
 from torchyard.reconcile.ports import Key, Unavailable
 from torchyard.sweeps.codec import sweep_status_document
 from torchyard.sweeps.parse import InvalidSweep, parse_sweep
-from torchyard.sweeps.resource import KIND, TRIAL, TRIAL_SIGNATURE, TrainingSweep, TrialRecord, Unit, trial_number
+from torchyard.sweeps.resource import KIND, TrainingSweep, TrialRecord, Unit, trial_number
 from torchyard.sweeps.resource import PLURAL as SWEEPS
 from torchyard.sweeps.status import TrainingSweepStatus
 from torchyard.sweeps.trials import edited, trial_job
@@ -29,6 +30,10 @@ QUOTA = "exceeded quota"
 
 class NameTakenError(Exception):
     """The name of a trial belongs to a job that is no trial, or no longer as an operator left it."""
+
+
+class PredecessorError(Exception):
+    """The name of a trial belongs to a job that is being deleted, such as a trial of a former sweep of this name."""
 
 
 class Sweeps(Objects[TrainingSweep, InvalidSweep]):
@@ -109,6 +114,7 @@ class Trials:
 
         Raises:
             NameTakenError: the name belongs to another job.
+            PredecessorError: the name belongs to a job that is about to go.
             Rejected, Unavailable, Conflict: it was not created, for another reason than its parameters.
         """
         try:
@@ -199,7 +205,8 @@ class Trials:
             raise Conflict(f"job {job.metadata.name} was deleted while it was read") from error
         metadata = metadata_of(msgspec.json.decode(answer))
         if metadata is None or not self._provenance.is_trial(sweep, metadata):
-            raise NameTakenError(job.metadata.name)
+            going = metadata is not None and _is_going(metadata, sweep)
+            raise PredecessorError(job.metadata.name) if going else NameTakenError(job.metadata.name)
         return answer
 
     async def _read(self, key: Key, uid: str) -> None:
@@ -207,6 +214,16 @@ class Trials:
             self._jobs.put(await self._api.request("GET", job_path(key)))
         except NotFound as error:
             self._jobs.missed(key, uid, error)
+
+
+def _is_going(job: ObjectMeta, sweep: TrainingSweep) -> bool:
+    """Return whether a job is being deleted, or will be: it is owned by a former sweep of this name."""
+    former = any(
+        (each.api_version.partition("/")[0], each.kind, each.name) == (GROUP, KIND, sweep.metadata.name)
+        and each.uid != sweep.metadata.uid
+        for each in job.owner_references
+    )
+    return former or job.deletion_timestamp is not None
 
 
 def owner(sweep: TrainingSweep) -> dict[str, Any]:

@@ -38,10 +38,15 @@ SENTENCES = {
 
 
 class Problem(Struct, frozen=True):
-    """A problem that stops a sweep until a user acts."""
+    """A problem that stops a sweep, until a user acts or, where it does not stall, until it is over."""
 
     reason: SweepReason
     message: str
+
+    @property
+    def stalls(self) -> bool:
+        """Whether waiting does not help."""
+        return self.reason is not SweepReason.PREDECESSOR_STOPPING
 
 
 class Suspend(Struct, frozen=True, kw_only=True):
@@ -98,7 +103,7 @@ def plan(view: SweepView) -> SweepPlan:
         after = _status(view, finish.state, finish.reason, finish.message)
         return replace(_finished(spec, after, now), status=after)
     if problem is not None:
-        after = _status(view, "Running", problem.reason, problem.message, stalled=True)
+        after = _status(view, "Running", problem.reason, problem.message, stalled=problem.stalls)
     else:
         after = _status(view, "Running", SweepReason.SEARCHING, _searching(view, actions))
     return SweepPlan(actions=actions, status=after, due=due)

@@ -19,6 +19,7 @@ class SweepReason(StrEnum):
     SEARCHING = "Searching"
     SUSPENDING = "Suspending"
     SUSPENDED = "Suspended"
+    PREDECESSOR_STOPPING = "PredecessorStopping"
     COMPLETED = "Completed"
     TARGET_REACHED = "TargetReached"
     DEADLINE_EXCEEDED = "DeadlineExceeded"

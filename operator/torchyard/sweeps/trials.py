@@ -9,22 +9,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.formatting import clean
-from torchyard.api.resource import GROUP, ObjectMeta, TrainingJob, sparse
+from torchyard.api.names import SWEEP, SWEEP_UID, TRIAL
+from torchyard.api.resource import GROUP, ObjectMeta, TrainingJob, resolved, sparse, value_at
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_reliability import Restart
+from torchyard.api.validation.changes import FIXED, forbidden_changes
 from torchyard.api.values import since
 from torchyard.sweeps.outcomes import Trial, milestones_of
-from torchyard.sweeps.resource import (
-    KIND,
-    MAX_REJECTED,
-    SWEEP,
-    SWEEP_UID,
-    TRIAL,
-    TrainingSweep,
-    TrialRecord,
-    Unit,
-    trial_name,
-)
+from torchyard.sweeps.resource import KIND, MAX_REJECTED, TrainingSweep, TrialRecord, Unit, trial_name
 from torchyard.sweeps.space import fault_of, trial_spec
 from torchyard.sweeps.spec import MAY_CHANGE, TrainingSweepSpec
 
@@ -113,9 +105,7 @@ def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
         record = replace(record, rejected=clean(rejected)[:MAX_REJECTED])
         spec = without_program(template, record.rejected)
     else:
-        spec = trial_spec(template, record.parameters)
-    if not rejected and (milestones := milestones_of(sweep.spec)) is not None:
-        spec = replace(spec, metrics=replace(spec.metrics, milestones=milestones))
+        spec = _spec(sweep.spec, record)
     metadata = ObjectMeta(
         name=trial_name(sweep.metadata.name, record.number),
         namespace=sweep.metadata.namespace,
@@ -123,6 +113,41 @@ def trial_job(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
         annotations={TRIAL: encoded(record)},
     )
     return TrainingJob(metadata=metadata, spec=spec)
+
+
+def edited_fields(sweep: TrainingSweepSpec, record: TrialRecord, job: TrainingJob) -> list[str]:
+    """Return the fields of a trial's spec that were edited after its creation, of those that decide its result.
+
+    Its record is signed, its spec is not: a user who may change jobs can suspend a trial and give it another image.
+    The spec of a job that was never edited is as the API server, whose webhooks may add to it, has stored it; before
+    the first edit of its own, the sweep seals that.
+    """
+    if record.rejected or job.metadata.generation == 1 or record.seal == seal(job.spec):
+        return []
+    made = replace(_spec(sweep, record), suspend=False)
+    fields = [fixed.field for fixed in forbidden_changes(made, job.spec)]
+    return fields or (["other fields"] if record.seal else [])
+
+
+def seal(spec: TrainingJobSpec) -> str:
+    """Return a digest of the fields that cannot change while a job trains. Fields at their default are left out."""
+    document = resolved(spec)
+    default = _default_fields()
+    fixed = {each.field: value_at(document, each.field) for each in FIXED}
+    told = {field: value for field, value in fixed.items() if value != default[field]}
+    return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()[:16]
+
+
+@functools.cache
+def _default_fields() -> dict[str, Any]:
+    document = resolved(TrainingJobSpec())
+    return {each.field: value_at(document, each.field) for each in FIXED}
+
+
+def _spec(sweep: TrainingSweepSpec, record: TrialRecord) -> TrainingJobSpec:
+    spec = trial_spec(sweep.job_template.spec, record.parameters)
+    milestones = milestones_of(sweep)
+    return spec if milestones is None else replace(spec, metrics=replace(spec.metrics, milestones=milestones))
 
 
 OF_PODS = (
@@ -156,7 +181,9 @@ def edited(
     """
     record = trial_of(job).record
     units = record.units if unit is None or unit in record.units else [*record.units, unit]
-    record = replace(record, units=units, values=values if values is not None else record.values)
+    record = replace(
+        record, units=units, values=values if values is not None else record.values, seal=record.seal or seal(job.spec)
+    )
     annotations = {**job.metadata.annotations, TRIAL: encoded(record)}
     return replace(
         job, metadata=replace(job.metadata, annotations=annotations), spec=replace(job.spec, suspend=suspend)
