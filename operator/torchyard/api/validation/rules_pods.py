@@ -152,7 +152,7 @@ def _labelling(field: str) -> tuple[Rule, Rule]:
             field=field,
             what="a key is not a valid label key",
             fix="write keys like example.com/team",
-            holds=lambda spec: all(re.search(LABEL_KEY_PATTERN, name) and len(name) <= 253 for name in keys(spec)),
+            holds=lambda spec: all(len(name) <= 253 and re.search(LABEL_KEY_PATTERN, name) for name in keys(spec)),
             cel=None,
         ),
     )
