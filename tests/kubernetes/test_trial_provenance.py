@@ -96,7 +96,7 @@ async def test_a_trial_that_trains_something_else_decides_nothing_and_is_named(c
 
 
 async def test_what_a_webhook_adds_to_the_job_of_a_trial_is_part_of_it():
-    """A site may add a mirror to images, or a variable, to every job; a trial that was stopped has been edited since."""
+    """A site may add a mirror to images to every job. A trial that was stopped has been edited since, by its sweep."""
     calm, world = World(), World()
     await calm.until_over()
     put = world.put
