@@ -61,7 +61,7 @@ def largest() -> dict[str, dict[str, Any]]:
             "script": "1",
             "scheduling": {
                 "nodeSelector": {f"{n}".rjust(63, "a") + ".example/" + "k" * 63: "v" * 63 for n in range(32)},
-                "tolerations": [{"key": "k" * 253, "value": "v" * 63}] * 32,
+                "tolerations": [{"key": "a" * 63 + ("." + "a" * 62) * 2 + "/" + "k" * 63, "value": "v" * 63}] * 32,
             },
         },
     }
