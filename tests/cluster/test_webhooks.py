@@ -55,6 +55,22 @@ async def test_a_side_car_keeps_no_finished_job(jobs, stands):
     await until(lambda: _none_is_left(jobs, "changed"), why=lambda: "the side-cars keep their pods")
 
 
+async def test_a_webhook_that_strips_pods_is_named_and_leaves_none_behind(jobs, stands):
+    side_car = change({"op": "add", "path": "/spec/containers/0", "value": SIDE_CAR})
+    strip = change({"op": "remove", "path": "/metadata/ownerReferences"})
+    probed = {"probe": side_car}  # by which the test sees that the webhook is in force
+    async with stands("strip.example.com", "strip", lambda pod: probed.get(_name(pod), strip)(pod)):
+        await jobs.submit("strip", command=HELLO, nodes=2)
+        status = await jobs.until("strip", lambda now: now.get("reason") == "PodAltered")
+        assert "(its owner)" in status["message"]
+        await until(lambda: _none_is_left(jobs, "strip"), why=lambda: "pods without an owner are left")
+        assert (status.get("incarnation", 0), _stalled(status)) == (0, "True")
+
+
+def _name(pod: dict) -> str:
+    return pod.get("metadata", {}).get("name", "probe")
+
+
 async def _none_is_left(jobs: Jobs, name: str) -> bool:
     return not await jobs.pods(name)
 

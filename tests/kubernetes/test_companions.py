@@ -45,7 +45,8 @@ class Server:
         self.calls.append(call)
         self.bodies[call] = await request.json() if request.can_read_body else None
         found = self.answers.get(call)
-        return found() if found else web.json_response({"metadata": {"uid": "u", "resourceVersion": "1"}})
+        sent = (self.bodies[call] or {}).get("metadata", {})
+        return found() if found else web.json_response({"metadata": {**sent, "uid": "u", "resourceVersion": "1"}})
 
     @contextlib.asynccontextmanager
     async def cluster(self, folder, monkeypatch, peers=PEERS):

@@ -347,6 +347,7 @@ OF_THE_CLUSTER = {
 OF_OBJECTS = {
     "NameConflict": "service ty-job does not belong to this job",
     "PredecessorStopping": "job-0-0, job-0-1",
+    "PodAltered": "label torchyard.dev/job-uid",
 }
 OF_EVENTS = {"NameTaken": "pod job-0-0 without a controller", "ForgedPod": "pod job-0-1"}
 RANKS = {"alone_seconds": 61.0, "device": "cpu"}

@@ -232,6 +232,13 @@ class Reason(TableEnum):
         stalls=True,
         admits=False,
     )
+    POD_ALTERED = _waiting(
+        "PodAltered",
+        "an admission webhook of the cluster removes from the pods what the operator needs to recognize them",
+        "exempt pods with the label torchyard.dev/job from it; the pods then start",
+        stalls=True,
+        admits=False,
+    )
     WEBHOOK_UNAVAILABLE = _waiting(
         "WebhookUnavailable",
         "an admission webhook of the cluster does not respond",

@@ -20,7 +20,7 @@ from torchyard.kubernetes.cache.pods import Pods
 from torchyard.kubernetes.client.api import METADATA_OF_ONE, UNCHECKED, Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.kubernetes.companions import PREDECESSOR_SECONDS, Companions
-from torchyard.kubernetes.diagnostics.admission import forbidden, refused
+from torchyard.kubernetes.diagnostics.admission import altered, forbidden, refused
 from torchyard.kubernetes.event_recorder import Recorder
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.manifests.names import Site
@@ -167,7 +167,11 @@ class KubeCluster:
             answer = await self._api.request(
                 "POST", _pods(job), params=UNCHECKED, body=manifest, accept=METADATA_OF_ONE
             )
-            self.provenance.created(self._seen.decode(answer).metadata.uid, signature)
+            uid = self._seen.decode(answer).metadata.uid
+            if (found := altered(manifest["metadata"], answer)) is not None:
+                await self._undo(job, action.name, uid)
+                raise found
+            self.provenance.created(uid, signature)
         except AlreadyExists:
             answer = await self._own(job, action.name)
         except (Rejected, NotFound, Unavailable) as error:
@@ -273,6 +277,12 @@ class KubeCluster:
         else:
             self.tracked.put(job.metadata.namespace, answer)
         return went
+
+    async def _undo(self, job: TrainingJob, name: str, uid: str) -> None:
+        """Delete a pod that would not be seen again; one that cannot be deleted now keeps its name."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
+        with contextlib.suppress(Unavailable, Rejected, NotFound, Conflict, Gone):
+            await self._api.request("DELETE", f"{_pods(job)}/{name}", body=options)
 
     async def _own(self, job: TrainingJob, name: str) -> bytes:
         """Return the pod of that name, if it is this job's: an earlier answer was lost, or another process made it.

@@ -1,10 +1,15 @@
-"""Why the API server refused a write: quota, policy, a missing object, a missing right, an invalid pod."""
+"""What admission did to a write: why it was refused (quota, policy, a missing object or right), or what it changed."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
 
 from torchyard.api.reasons import Reason
+from torchyard.api.resource import GROUP
 from torchyard.kubernetes.client.errors import NotFound, Rejected
+from torchyard.kubernetes.objects import Owner, Read
 from torchyard.reconcile.ports import Refused, Unavailable
 
 MAX_MESSAGE = 500
@@ -52,6 +57,45 @@ def refused(error: Rejected | NotFound | Unavailable) -> Refused | None:
     if error.code == 403:
         return Refused(Reason.ADMISSION_DENIED, _short(message), retry_after=LONG_SECONDS)
     return Refused(Reason.POD_INVALID, _short(message), permanent=error.code in {400, 413})
+
+
+class _Metadata(Read, frozen=True, kw_only=True, gc=False):
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[Owner, ...] | None = None
+
+
+class _Created(Read, frozen=True, kw_only=True, gc=False):
+    metadata: _Metadata = _Metadata()
+
+
+def altered(asked: Mapping[str, Any], answer: bytes) -> Refused | None:
+    """Return what admission has changed of that by which a pod is recognized; None: nothing.
+
+    A pod without it is not seen again: it would be created once more, and then again.
+
+    Args:
+        asked: metadata of the pod as it was sent.
+        answer: the pod as the API server has it.
+    """
+    got = _CREATED.decode(answer).metadata
+    changed = [
+        f"{kind} {name}"
+        for kind, sent, kept in (
+            ("label", asked["labels"], got.labels or {}),
+            ("annotation", asked["annotations"], got.annotations or {}),
+        )
+        for name, value in sent.items()
+        if name.startswith(f"{GROUP}/") and kept.get(name) != value
+    ]
+    owner = asked["ownerReferences"][0]
+    controllers = (each for each in got.owner_references or () if each.controller)
+    if not any(each.is_job(name=owner["name"], uid=owner["uid"]) for each in controllers):
+        changed.append("its owner")
+    return Refused(Reason.POD_ALTERED, ", ".join(changed), retry_after=LONG_SECONDS) if changed else None
+
+
+_CREATED = msgspec.json.Decoder(_Created)
 
 
 def forbidden(error: Rejected) -> Refused | None:
