@@ -141,7 +141,8 @@ def _unanswered(view: View, status: TrainingJobStatus, held: Mapping[int, Pod]) 
     """Return which pods the API server has not created for some time, and why; empty: it does not fail to."""
     nodes = view.job.spec.nodes
     lacking = sum(index not in held for index in range(nodes))
-    first = status.round == 0 and status.rendezvous.releases == 0 and not view.pods
+    is_new = status.round == 0 and status.rendezvous.releases == 0 and status.state != State.RECOVERING
+    first = is_new and not view.pods
     since = view.failing.since if view.failing is not None else view.since if first else view.now
     if not lacking or view.now - since < UNANSWERED_SECONDS:
         return ""
