@@ -28,7 +28,7 @@ def streamed(pods: Path, *, prefixed: bool = False, after: int = 0) -> bytes:
     found: list[bytes] = []
     reader = threading.Thread(target=lambda: found.extend(iter(lambda: os.read(source, 65536), b"")))
     reader.start()
-    output = ProgramOutput(pods, "job")
+    output = ProgramOutput(pods, "job", complete=True)
     for rank in range(after):
         log(pods, rank, f"hello from {rank}\n")
     OutputStream(output, target, prefixed=prefixed).close()
@@ -112,6 +112,21 @@ def test_a_log_that_begins_again_is_read_from_its_start(tmp_path) -> None:
     assert texts(output.look()) == ["0 another round"]
 
 
+@pytest.mark.parametrize("lost", [False, True], ids=["read to its end", "not read to its end"])
+def test_of_a_log_that_is_turned_over_a_stream_says_what_is_missing(tmp_path, lost) -> None:
+    output = ProgramOutput(tmp_path, "job", complete=True)
+    path = log(tmp_path, 0, "one\ntwo\n")
+    assert texts(output.look()) == ["0 one", "0 two"]
+    log(tmp_path, 0, "thr")
+    assert texts(output.look()) == []
+    path.with_suffix(".log.1").write_text("one\ntwo\nthr" + "ee\nfour\nf" * lost)  # as the agent does
+    path.write_text("ive\n" if lost else "ee\n")
+    missing = (
+        "0 [output that was written faster than it could be copied is left out; `torchyard logs job` has what is kept]"
+    )
+    assert texts(output.look()) == ([missing, "0 ive"] if lost else ["0 three"])
+
+
 @pytest.mark.parametrize(
     ("prefixed", "ranks", "written"),
     [
@@ -129,7 +144,7 @@ def test_a_stream_names_ranks_where_there_are_several(tmp_path, prefixed, ranks,
 def test_a_reader_that_went_away_ends_the_stream_and_nothing_else(tmp_path) -> None:
     source, target = os.pipe()
     os.close(source)
-    output = ProgramOutput(tmp_path, "job")
+    output = ProgramOutput(tmp_path, "job", complete=True)
     log(tmp_path, 0, "not read\n")
     OutputStream(output, target, prefixed=False).close()
     os.close(target)
@@ -138,13 +153,14 @@ def test_a_reader_that_went_away_ends_the_stream_and_nothing_else(tmp_path) -> N
 def test_a_reader_that_stalls_gets_all_of_it_in_the_end(tmp_path) -> None:
     source, target = os.pipe()
     os.set_blocking(target, False)
-    output = ProgramOutput(tmp_path, "job")
-    text = "".join(f"line {n} of many\n" for n in range(6000))  # more than a pipe holds
+    output = ProgramOutput(tmp_path, "job", complete=True)
+    lines = (f"line {n} of many\n" for n in range(20_000))  # more than a pipe holds, and than a view shows at once
+    text = "".join(lines) + "x" * 3 * READ_BYTES + "\nthe end\n"
     log(tmp_path, 0, text)
     stream = OutputStream(output, target, prefixed=False)
     closing = threading.Thread(target=lambda: (stream.close(), os.close(target)))
     closing.start()
-    found = b"".join(iter(lambda: os.read(source, 1024), b""))
+    found = b"".join(iter(lambda: os.read(source, 65536), b""))
     closing.join()
     os.close(source)
     assert found.decode() == text

@@ -24,6 +24,8 @@ def clean(line: str) -> str:
     Of a line that was overwritten with carriage returns (a progress bar), what a terminal would show last.
     """
     line = line.rstrip("\r\n")
+    if line.isprintable():  # most are
+        return line
     if "\r" in line:
         line = next((part for part in reversed(line.split("\r")) if part.strip()), "")
     return CONTROLS.sub("", ESCAPES.sub("", line))

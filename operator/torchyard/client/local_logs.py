@@ -8,7 +8,7 @@ from pathlib import Path
 from torchyard.api.formatting import clean
 from torchyard.client.backend import LogLine
 
-MAX_LINE_BYTES = 64 * 1024
+MAX_LINE_BYTES = 1024 * 1024
 NAMED = re.compile(r"rank-(\d+)\.log(\.\d+)?$")
 
 

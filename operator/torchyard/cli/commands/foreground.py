@@ -61,7 +61,8 @@ def streamed(folder: RunFolder, to: TextIO, *, quiet: bool) -> Iterator[None]:
     if job is None:
         yield
         return
-    stream = OutputStream(ProgramOutput(folder.pods, folder.name), to.fileno(), prefixed=several_ranks(job.spec))
+    output = ProgramOutput(folder.pods, folder.name, complete=True)
+    stream = OutputStream(output, to.fileno(), prefixed=several_ranks(job.spec))
     try:
         yield
     finally:
