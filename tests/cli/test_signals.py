@@ -45,10 +45,27 @@ async def deliver(*numbers: int) -> None:
     ],
 )
 async def test_these_only_ask_to_save(interrupts: Interrupts, numbers: tuple[int, ...]) -> None:
-    with interrupts.heard():
-        await deliver(*numbers)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may run below nohup
+    try:
+        with interrupts.heard():
+            await deliver(*numbers)
+    finally:
+        signal.signal(signal.SIGHUP, before)
     assert interrupts.stop.is_set()
     assert not interrupts.kill.is_set()
+
+
+async def test_below_nohup_a_closed_terminal_changes_nothing(interrupts: Interrupts) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does before it executes a program
+    try:
+        with interrupts.heard():
+            await deliver(signal.SIGHUP)
+            assert not interrupts.stop.is_set()
+            await deliver(signal.SIGTERM)
+            assert interrupts.stop.is_set()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 async def test_a_second_press_stops_now(interrupts: Interrupts) -> None:

@@ -32,9 +32,14 @@ class Interrupts:
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
-        """Hear signals in a block. A closed terminal sends them from both shell and kernel, so two do not mean now."""
+        """Hear signals in a block. A closed terminal sends them from both shell and kernel, so two do not mean now.
+
+        Below `nohup`, which ignores SIGHUP, a closed terminal changes nothing.
+        """
         loop = asyncio.get_running_loop()
-        handlers = {signal.SIGINT: self._pressed, signal.SIGTERM: self._asked, signal.SIGHUP: self._asked}
+        handlers = {signal.SIGINT: self._pressed, signal.SIGTERM: self._asked}
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            handlers[signal.SIGHUP] = self._asked
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
         try:
