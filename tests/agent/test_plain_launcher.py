@@ -83,12 +83,13 @@ def test_a_command_that_cannot_start_ends_with_127_or_126_and_a_message(pod, tmp
     assert words in ended["failure"]["message"]
 
 
-def test_a_signal_is_128_plus_its_number(pod):
-    one = pod("sh", "-c", "kill -SEGV $$")
+def test_a_signal_is_128_plus_its_number_and_streams_that_are_opened_by_name_keep_what_was_written(pod):
+    one = pod("sh", "-c", "echo one; echo two > /dev/stderr; echo three; echo four > /dev/stdout; kill -SEGV $$")
     one.ready()
     one.run()
     ended = one.ended()
     assert (ended["code"], ended["failure"]["message"]) == (139, "killed by SIGSEGV")
+    assert one.log() == "one\ntwo\nthree\nfour\n"
 
 
 def test_workers_get_the_environment_but_not_the_token(pod):

@@ -132,13 +132,16 @@ def test_two_pods_are_two_nodes_of_one_world_and_the_survivors_failure_is_second
 
 def test_cold_start_runs_the_same_command_as_plain_torchrun_processes(pod, script):
     program = TIDY + "if rank == 1:\n    raise KeyError('cold')\ntime.sleep(600)\n"
-    one = pod("torchrun", "--max-restarts", "3", script(program), TORCHYARD_WARM_START="0")
+    about_output = ("--log-dir", "logs", "--redirects", "3", "--tee", "3")
+    one = pod("torchrun", "--max-restarts", "3", *about_output, script(program), TORCHYARD_WARM_START="0")
     assert one.ready()["state"] == "ready"
     one.run(procs=2)
     ended = one.ended()
     assert ended["code"] == 1
     assert (ended["failure"]["rank"], ended["failure"]["exception"]) == (1, "KeyError")
     assert one.log(0) == "sum 2.0\n"
+    notice = "torchrun --log-dir, --redirects, --tee: no effect, the output of every rank is in its log"
+    assert any(notice in each for each in one.intake.state(one.name)["notices"])
 
 
 def test_a_preload_that_starts_threads_or_fails_leads_to_a_cold_start_with_a_notice(pod, script, tmp_path):
@@ -176,8 +179,22 @@ def test_an_import_that_hangs_is_given_up_in_time_and_the_round_starts_cold(pod,
     until(lambda: not alive(int((tmp_path / "zygote").read_text())))
 
 
+# As `pip install --editable` of a package that does not lie in a folder `src`.
+EDITABLE = """
+import importlib.abc, importlib.util, sys
+class Editable(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        return importlib.util.spec_from_file_location(name, FILE) if name == "things" else None
+sys.meta_path.append(Editable())
+"""
+
+
 def test_a_module_is_run_as_python_m_does_with_its_own_main_arguments_and_pickles(pod, tmp_path):
-    (tmp_path / "things.py").write_text(
+    elsewhere, site = tmp_path / "elsewhere", tmp_path / "site"
+    elsewhere.mkdir()
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(EDITABLE.replace("FILE", repr(str(elsewhere / "things.py"))))
+    (elsewhere / "things.py").write_text(
         "import atexit, multiprocessing, pickle, sys\n"
         "from torch.utils.data import DataLoader\n"
         "class Data:\n"
@@ -192,7 +209,8 @@ def test_a_module_is_run_as_python_m_does_with_its_own_main_arguments_and_pickle
         "    print(sys.argv[1:], __spec__.name, multiprocessing.current_process().name)\n"
         "    sys.exit('said at the end')\n"
     )
-    one = pod(sys.executable, "-m", "torch.distributed.run", "-m", "things", "--epochs", "3")
+    command = (sys.executable, "-m", "torch.distributed.run", "-m", "things", "--epochs", "3")
+    one = pod(*command, PYTHONPATH=str(site))
     one.ready()
     one.run()
     assert one.ended()["code"] == 1

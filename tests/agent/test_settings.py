@@ -8,7 +8,7 @@ import pytest
 from torchyard_agent import settings
 from torchyard_agent.workers import command
 from torchyard_agent.workers.environment import KEEP_MEMORY, unpack, worker_environment
-from torchyard_agent.workers.launcher import exec_arguments
+from torchyard_agent.workers.launcher import _shadowing, exec_arguments
 
 REQUIRED = {
     "TORCHYARD_JOB": "job",
@@ -92,7 +92,7 @@ def test_the_interpreter_behind_torchrun_is_found_also_behind_a_long_path(tmp_pa
 
 
 def test_arguments_of_a_cold_start_are_a_vector_and_never_a_shell_string():
-    arguments = exec_arguments({"logDir": "/logs", "runDir": "/run"}, ["python", "a b.py", "; rm"])
+    arguments = exec_arguments({"runDir": "/run"}, ["python", "a b.py", "; rm"], log="/logs/rank-{rank}.log")
     assert arguments[-3:] == ["python", "a b.py", "; rm"]
 
 
@@ -109,3 +109,7 @@ def test_memory_is_kept_where_there_is_no_gpu_and_the_user_set_nothing_like_it(g
     env = {**REQUIRED, **own}
     workers = worker_environment(env, settings.read(["--", "true"], env), "http://127.0.0.1:1", Path("/token"), gpus)
     assert {name: value for name, value in workers.items() if name.startswith("MALLOC_")} == {**own, **added}
+
+
+def test_a_folder_that_cannot_be_listed_hides_no_module(tmp_path):
+    assert _shadowing(tmp_path / "gone") is None

@@ -1,8 +1,8 @@
 """Become the worker: `python -I -S -c THIS PARENT LOG FAILURE ARGV...`, between fork and exec of a cold start.
 
 Runs alone, without the package: ties the process to its parent, makes it the first that the kernel kills if memory runs
-out, sends its output to the log, then execs. A command that cannot be started exits with 127 (not found) or 126 (not
-executable), and the failure file says so.
+out, sends its output to the log unless that is empty, then execs. A command that cannot be started exits with 127 (not
+found) or 126 (not executable), and the failure file says so.
 """
 
 import contextlib
@@ -22,9 +22,10 @@ with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file
     file.write("1000")  # if memory runs out, the kernel kills the worker, not the process that would restart it
 if os.getppid() != int(parent):
     os._exit(137)
-output = os.open(log.replace("{rank}", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-os.dup2(output, 1)
-os.dup2(output, 2)
+if log:
+    output = os.open(log.replace("{rank}", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
 for number in range(1, signal.NSIG):
     if signal.getsignal(number) is signal.SIG_IGN:  # Python ignores SIGPIPE, and an exec would pass that on
         signal.signal(number, signal.SIG_DFL)

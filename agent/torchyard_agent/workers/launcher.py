@@ -6,7 +6,9 @@ failing worker, and which leaves `failure.json` behind. torchrun itself would ex
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
+import importlib.util
 import json
 import os
 import pkgutil
@@ -25,6 +27,16 @@ from torchyard_agent.workers.forks import Forked, context_class
 from torchyard_agent.workers.process import die_with_parent, stand_before_others
 
 _SAVE_SKEW_SECONDS = 10.0
+# Options of torchrun that have no effect here: the output of each rank is in its log.
+_ABOUT_OUTPUT = (
+    "log_dir",
+    "redirects",
+    "tee",
+    "local_ranks_filter",
+    "log_line_prefix_template",
+    "duplicate_stdout_filters",
+    "duplicate_stderr_filters",
+)
 
 
 def main() -> None:
@@ -64,6 +76,7 @@ class Launch:
         self.run_dir = Path(spec["runDir"])
         self.exits: Dict[int, Dict[str, Any]] = {}
         self.pids: Dict[int, int] = {}
+        self.notices: List[str] = []
         self.first_saved = 0.0
 
     def __call__(self) -> int:
@@ -89,7 +102,8 @@ class Launch:
         if self.forks and not cold:
             multiprocessing.SubprocessContext = context_class(multiprocessing.SubprocessContext, self.forks)
         else:
-            arguments = exec_arguments(self.spec, [entrypoint, *arguments])
+            log = self.spec["logDir"] + "/rank-{rank}.log"
+            arguments = exec_arguments(self.spec, [entrypoint, *arguments], log=log)
             entrypoint = sys.executable
         api.LocalElasticAgent = self._agent_class(api.LocalElasticAgent)
         try:
@@ -117,6 +131,10 @@ class Launch:
             args = parser.parse_args(self.spec["args"])
         except SystemExit:  # --help and the like: the answer was printed, nothing trains
             raise ValueError(f"`{' '.join(self.spec['args'])}` starts no training script") from None
+        unused = [name for name in _ABOUT_OUTPUT if getattr(args, name, None) != parser.get_default(name)]
+        if unused:
+            names = ", ".join(f"--{name.replace('_', '-')}" for name in unused)
+            self.notice(f"torchrun {names}: no effect, the output of every rank is in its log: see `torchyard logs`")
         decided = {
             "nnodes": str(self.spec["nodes"]),
             "node_rank": self.spec["nodeRank"],
@@ -172,8 +190,9 @@ class Launch:
         try_write_json(self.run_dir / "workers.json", {"round": self.spec["round"], "pids": pids})
 
     def notice(self, text: str) -> None:
-        """Write a notice for the agent: `notice.launcher.json`."""
-        try_write_json(self.run_dir / "notice.launcher.json", {"notices": [text]})
+        """Add a notice to those for the agent, in `notice.launcher.json`."""
+        self.notices.append(text)
+        try_write_json(self.run_dir / "notice.launcher.json", {"notices": self.notices})
 
     def still_saving(self, ended: Dict[int, int], now: float) -> bool:
         """Return whether the other workers may continue for now, since those that ended had saved."""
@@ -238,10 +257,9 @@ class Launch:
         try_write_json(self.run_dir / "failure.json", document)
 
 
-def exec_arguments(spec: Dict[str, Any], argv: List[str]) -> List[str]:
-    """Arguments for a Python that becomes `argv` with its output in the rank's log; see `_exec.py`."""
+def exec_arguments(spec: Dict[str, Any], argv: List[str], *, log: str) -> List[str]:
+    """Arguments for a Python that becomes `argv` with its output in `log` (empty: where it goes); see `_exec.py`."""
     code = (pkgutil.get_data("torchyard_agent.workers", "_exec.py") or b"").decode()
-    log = spec["logDir"] + "/rank-{rank}.log"
     said = spec["runDir"] + "/failure.{rank}.json"
     return ["-I", "-S", "-c", code, str(os.getpid()), log, said, *argv]
 
@@ -289,9 +307,16 @@ def _shadowing(folder: Path) -> Optional[str]:
     if getattr(sys.flags, "safe_path", False):
         return None
     suffixes = tuple(importlib.machinery.all_suffixes())
-    for entry in sorted(folder.iterdir()):
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError:  # Python finds no module in a folder that it may not list
+        return None
+    for entry in entries:
         name = entry.name.partition(".")[0]
-        if name not in sys.modules or not (entry.name.endswith(suffixes) or (entry / "__init__.py").exists()):
+        if name not in sys.modules:
+            continue
+        package = os.path.exists(entry / "__init__.py")  # noqa: PTH110 - of a folder without rights, pathlib's raises
+        if not (package or entry.name.endswith(suffixes)):
             continue
         spec = getattr(sys.modules[name], "__spec__", None)
         origin = getattr(spec, "origin", None)
@@ -308,13 +333,24 @@ def _cannot_start(args: Any) -> Optional[str]:
     if args.no_python:
         return None
     if args.module:
-        path = [str(Path.cwd()), *sys.path[1:]]
         package = script.partition(".")[0]
-        found = package in sys.builtin_module_names or importlib.machinery.PathFinder.find_spec(package, path)
-        return None if found else f"{script}: no module named `{package}` on the Python path"
-    if not Path(script).exists():
+        return None if _can_import(package) else f"{script}: no module named `{package}` on the Python path"
+    if not os.path.exists(script):  # noqa: PTH110 - see above
         return f"{script}: no such file; the working directory is {Path.cwd()}"
     return None
+
+
+def _can_import(package: str) -> bool:
+    """Return whether a worker will find a package, on its path or by a finder such as that of an editable install."""
+    ours = sys.path[:]
+    sys.path[0] = str(Path.cwd())
+    importlib.invalidate_caches()
+    try:
+        return importlib.util.find_spec(package) is not None
+    except Exception:  # noqa: BLE001 - a finder is anyone's code; the worker shows its error
+        return True
+    finally:
+        sys.path[:] = ours
 
 
 def _ended(context: Any) -> Dict[int, int]:

@@ -16,6 +16,7 @@ from torchyard_agent.files import is_whole, try_write_json
 from torchyard_agent.workers import evidence, failure, gpu_check, guard
 from torchyard_agent.workers.launcher import exec_arguments
 from torchyard_agent.workers.process import die_with_parent, stand_before_others
+from torchyard_agent.workers.relay import Relay
 
 
 def main() -> None:
@@ -45,11 +46,24 @@ def run(spec: Dict[str, Any]) -> int:
     if lacking:
         return refuse(ExitCode.HARDWARE, lacking)
     stand_before_others(0.5)
-    guard.watch(lambda: pids, lambda: write(ExitCode.TERMINATED, []))
-    process = subprocess.Popen([sys.executable, *exec_arguments(spec, spec["args"])], start_new_session=True)
+    output = Relay(Path(spec["logDir"]) / f"rank-{rank}.log", run_dir)
+
+    def stopped() -> None:
+        output.finish()
+        write(ExitCode.TERMINATED, [])
+
+    guard.watch(lambda: pids, stopped)
+    process = subprocess.Popen(
+        [sys.executable, *exec_arguments(spec, spec["args"], log="")],
+        stdout=output.writing,
+        stderr=output.writing,
+        start_new_session=True,
+    )
+    output.started()
     pids.append(process.pid)
     try_write_json(run_dir / "workers.json", {"round": spec["round"], "pids": {rank: process.pid}})
     code = failure.exit_code(process.wait())
+    output.finish()
     guard.give_way()
     failures = []
     if code:

@@ -1,0 +1,43 @@
+"""The output of a plain command reaches its log whole, also if processes keep the pipe or the disk is full."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from torchyard_agent.workers.relay import Relay
+
+
+def relayed(command: str, log: Path, run_dir: Path) -> subprocess.Popen[bytes]:
+    """Run a shell command to its end with its output in `log`."""
+    relay = Relay(log, run_dir)
+    process = subprocess.Popen(
+        ["sh", "-c", command], stdout=relay.writing, stderr=relay.writing, start_new_session=True
+    )
+    relay.started()
+    process.wait()
+    relay.finish()
+    relay.finish()
+    return process
+
+
+def test_all_of_it_is_in_the_log_once_the_command_has_ended(tmp_path):
+    log = tmp_path / "rank-0.log"
+    log.write_text("a round before\n")
+    relayed("seq 1 50000; echo said > /dev/stderr; printf end", log, tmp_path)
+    assert log.read_text() == "a round before\n" + "".join(f"{n}\n" for n in range(1, 50001)) + "said\nend"
+
+
+def test_a_process_that_it_leaves_behind_is_not_waited_for(tmp_path):
+    process = relayed("echo started; yes & echo ends", tmp_path / "rank-0.log", tmp_path)
+    os.killpg(process.pid, 9)
+    words = set((tmp_path / "rank-0.log").read_text().split())
+    assert {"started", "ends"} <= words
+
+
+def test_a_full_disk_costs_the_output_and_not_the_program(tmp_path):
+    full = tmp_path / "rank-0.log"
+    full.symlink_to("/dev/full")
+    assert relayed("seq 1 50000; exit 3", full, tmp_path).returncode == 3
+    (notice,) = json.loads((tmp_path / "notice.rank-0.json").read_text())["notices"]
+    assert notice.startswith(f"the disk of {tmp_path} is full")
