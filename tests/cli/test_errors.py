@@ -39,6 +39,9 @@ def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
         (["stop", "nowhere"], ["no run 'nowhere'"]),
         (["resume", "nowhere"], ["no run 'nowhere'"]),
         (["completion", "tcsh"], ["'tcsh'", "'bash'"]),
+        (["logs", "x", "--tail", "9" * 20], ["--tail: a number of 20 digits is too large"]),
+        (["run", "--procs-per-node", "cpu", "--", "true"], ["'cpu' is not a whole number of at least 1, nor auto"]),
+        (["run", "--", "printf", "caf\udce9"], ["printf: 'caf\\udce9' is not UTF-8"]),
     ],
 )
 def test_a_wrong_command_line(torchyard: CommandLine, words: list[str], parts: list[str]) -> None:
@@ -64,6 +67,35 @@ def test_a_wrong_file(torchyard: CommandLine, command: str, content: bytes | Non
         (torchyard.folder / "job.yaml").write_bytes(content)
     refused(torchyard(command, "job.yaml"), "job.yaml")
     assert not torchyard.home.exists(), "an invalid job leaves nothing behind"
+
+
+def test_a_program_that_is_taken_for_a_job_file(torchyard: CommandLine) -> None:
+    (torchyard.folder / "train").write_text("#!/usr/bin/env python3\nprint(1)\n")
+    refused(torchyard("run", "train"), "train:2: expected a mapping", "`torchyard run -- torchrun train`")
+
+
+def test_a_folder_whose_name_is_not_utf_8(torchyard: CommandLine) -> None:
+    torchyard.folder /= "caf\udce9"
+    torchyard.folder.mkdir()
+    refused(torchyard("run", "--", "true"), "caf\\udce9' is not UTF-8: rename the folder")
+
+
+def test_a_current_folder_that_is_gone(torchyard: CommandLine) -> None:
+    argv = ["bash", "-c", f"mkdir gone; cd gone; rmdir ../gone; {EXECUTABLE} run -- true"]
+    done = subprocess.run(argv, cwd=torchyard.folder, env=torchyard.env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (
+        1,
+        "torchyard: the current folder was deleted; change to another one",
+    )
+
+
+@pytest.mark.parametrize("home", ["~no-user-of-this-machine/runs", "/tmp/caf\udce9"])
+def test_a_home_that_cannot_be_used(torchyard: CommandLine, home: str) -> None:
+    torchyard.env["TORCHYARD_HOME"] = home
+    done = torchyard("ps")
+    assert done.returncode == 1
+    assert "set TORCHYARD_HOME to a" in done.stderr
+    assert "internal error" not in done.stderr
 
 
 def test_a_folder_instead_of_a_file(torchyard: CommandLine) -> None:

@@ -45,6 +45,16 @@ def test_commands_are_those_of_the_shell_also_when_the_run_goes_on_in_another(tm
     assert first_on_path(started, tmp_path, "/usr/bin:/bin") == str(active)
 
 
+def test_the_order_of_the_shells_path_is_kept_where_it_leads_to_the_same_torchrun(
+    tmp_path, active, monkeypatch
+) -> None:
+    mine = tmp_path / "bin"
+    path = f"{mine}:{active}:/usr/bin:/bin"
+    monkeypatch.setenv("PATH", path)
+    started = with_programs(job(command=["python", "train.py"]), programs_of_shell())
+    assert first_on_path(started, tmp_path, path) == str(mine), "what it has is what the shell would start"
+
+
 def test_commands_are_our_own_where_the_shell_has_no_torchrun(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     started = with_programs(job(command=["python", "train.py"]), programs_of_shell())
@@ -68,4 +78,4 @@ def test_a_program_of_the_active_environment_runs_and_its_folder_is_named(torchy
     torchyard.env["PATH"] = f"{active}:/usr/bin:/bin"
     done = torchyard("run", "--name", "active", "--", "python", "-c", PRINTS)
     assert (done.returncode, done.stdout) == (0, "active\n"), done.stderr
-    assert f"torchrun and python are those of {active}" in done.stderr
+    assert f"torchrun is that of {active}" in done.stderr

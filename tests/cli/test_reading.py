@@ -108,7 +108,9 @@ def test_logs_of_all_ranks_begin_with_the_one_that_failed_first(torchyard: Comma
         "[r0 cvrp-0-0] b",
     ]
     assert torchyard("logs", "cvrp", "--rank", "0", "--tail", "1").stdout == "[r0 cvrp-0-0] b\n"
-    assert torchyard("logs", "cvrp", "--rank", "7").stdout == ""
+    none = torchyard("logs", "cvrp", "--rank", "7")
+    assert "rank 7 is not possible: 'cvrp' has 2 ranks; ask for 0 to 1" in none.stderr
+    assert (none.returncode, none.stdout) == (64, "")
 
 
 def test_followed_logs_continue_through_new_pods_and_end_with_the_run(torchyard: CommandLine) -> None:

@@ -52,6 +52,10 @@ async def test_a_run_is_read_in_every_way_from_inside_a_running_loop(home):
         (1, "pod hello-0-1"),
     ]
     assert [line.rank for line in job.logs(rank=1)] == [1]
+    with pytest.raises(ty.TorchYardError, match="tail -1 is not possible"):
+        list(job.logs(tail=-1))
+    with pytest.raises(ty.TorchYardError, match="5 is no name of a run"):
+        await ty.aio.get_job(5)
     assert job.metrics() == [{"step": 1, "loss": 2.0}]
     assert {"metrics.jsonl", "result.json"} <= {each.path for each in job.artifacts}
     assert json.loads(job.fetch("result.json", home / "got.json").read_text()) == {"pod": "hello-0-0"}

@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from torchyard.api.resource import read_job
+from torchyard.client.start import unused_gpus
 from torchyard.local import gpus
 from torchyard.reconcile.actions import CreatePod
 
@@ -77,3 +79,20 @@ async def test_a_pod_whose_folder_cannot_be_made_has_failed_and_holds_no_gpu(ben
 )
 def test_cuda_visible_devices_of_the_user_is_respected(wanted, chosen):
     assert gpus.visible(("A-1", "B-2"), wanted) == chosen
+
+
+@pytest.mark.parametrize(
+    ("spec", "visible", "said"),
+    [
+        ({}, ("A-1", "B-2"), "this run sees none of the machine's 2 GPUs; --gpus-per-node 1 gives it one"),
+        ({}, (), None),
+        ({"gpusPerNode": 1}, ("A-1", "B-2"), None),
+        ({"device": "cpu"}, ("A-1", "B-2"), None),
+    ],
+    ids=["asks for none", "CUDA_VISIBLE_DEVICES hides all", "asks for one", "is for the CPU"],
+)
+def test_a_run_that_sees_no_gpu_of_the_machine_says_so(monkeypatch, spec, visible, said):
+    monkeypatch.setattr(gpus, "has_driver", lambda: True)
+    monkeypatch.setattr(gpus, "inventory", lambda: gpus.Inventory(visible))
+    job = read_job({"metadata": {"name": "train"}, "spec": {"script": "pass", **spec}})
+    assert unused_gpus(job) == said

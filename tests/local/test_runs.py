@@ -226,8 +226,9 @@ def test_a_damaged_status_costs_the_status_not_the_run(folder, tmp_path, damage)
 def test_a_damaged_job_file_is_named(folder, tmp_path, damage):
     create_run(folder, job(), tmp_path)
     folder.job_file.write_text(damage)
-    with pytest.raises(ValueError, match=r"job\.yaml"):
+    with pytest.raises(ValueError, match=r"job\.yaml: ") as raised:
         run.read_run(folder)
+    assert "\n" not in str(raised.value), "it is one sentence"
 
 
 def test_events_are_kept_in_order_and_bounded(folder, tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SEPARATOR = "--"
+_DIGITS = 15
 RUN_NAME = "NAME"
 SWEEP_NAME = "SWEEP"
 """Metavars of arguments that name a run or a sweep, by which completion recognises them."""
@@ -76,18 +77,19 @@ def quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="do not show the output of the program")
 
 
-def natural(text: str) -> int:
-    """Return a whole number from 0 on."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 0")
+def natural(text: str, least: int = 0) -> int:
+    """Return a whole number of at least `least` that any count can have."""
+    digits = text.isascii() and text.isdigit()
+    if not digits or int(text[:_DIGITS]) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+    if len(text) > _DIGITS:
+        raise argparse.ArgumentTypeError(f"a number of {len(text)} digits is too large")
     return int(text)
 
 
 def counted(text: str) -> int:
     """Return a whole number from 1 on."""
-    if natural(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
+    return natural(text, 1)
 
 
 def ask(

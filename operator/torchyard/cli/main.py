@@ -140,6 +140,8 @@ def explained(error: Exception) -> TorchYardError:
     if isinstance(error, TorchYardError):
         return error
     if isinstance(error, OSError):
+        if isinstance(error, FileNotFoundError) and error.filename is None and not _has_folder():
+            return RefusalError("the current folder was deleted", "change to another one", FAILED)
         where = f"{error.filename}: " if error.filename else ""
         return RefusalError(f"{where}{error.strerror or error}", code=FAILED)
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
@@ -152,6 +154,13 @@ def explained(error: Exception) -> TorchYardError:
         "run it again with --debug and report what it prints",
         FAILED,
     )
+
+
+def _has_folder() -> bool:
+    try:
+        return bool(os.getcwd())  # noqa: PTH109 -- pathlib is not imported
+    except FileNotFoundError:
+        return False
 
 
 def _extra_of(library: str) -> str | None:

@@ -32,10 +32,23 @@ def as_json(value: Any, what: str) -> str:
         InvalidJobError: it has no form in JSON.
     """
     try:
-        return json.dumps(value, allow_nan=False)
+        text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         fix = "use dicts, lists, strings, finite numbers, booleans and None"
         raise InvalidJobError(f"{what} cannot be written as JSON: {error}", fix=fix) from error
+    if "\\ud" in text and (found := _not_text(value)) is not None:
+        raise InvalidJobError(f"{what}: {found!r} is not UTF-8, and a job holds only text", fix="write it as UTF-8")
+    return text
+
+
+def _not_text(value: Any) -> str | None:
+    """Return the first string that has no form in UTF-8: an argument or a path with other bytes."""
+    if isinstance(value, str):
+        return None if value.isascii() or not any("\ud800" <= each <= "\udfff" for each in value) else value
+    parts = (
+        [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    )
+    return next((found for part in parts if (found := _not_text(part)) is not None), None)
 
 
 def without_lines(problems: Sequence[Problem]) -> tuple[Problem, ...]:

@@ -115,6 +115,8 @@ class Job:
         """
         if not (rank == "all" or (isinstance(rank, int) and not isinstance(rank, bool) and rank >= 0)):
             raise TorchYardError(f"rank {rank!r} is not possible", 'use a number from 0 on, or "all"')
+        if not (tail is None or (isinstance(tail, int) and tail >= 0)):
+            raise TorchYardError(f"tail {tail!r} is not possible", "use a number from 0 on")
         async with self._backend() as backend:
             await self._same(backend)
             only = None if rank == "all" else rank

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct, field
 
 from torchyard.api.resource import TrainingJob, job_document
-from torchyard.api.values import DNS_LABEL_PATTERN
+from torchyard.api.values import DNS_LABEL_PATTERN, plural
 from torchyard.client.backend import MAX_RECORD, RECORD, THIS_MACHINE, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.client.local_logs import RankLog, log_files
@@ -117,6 +117,12 @@ class LocalBackend:
             for line in lines if tail is None else deque(lines, maxlen=tail):
                 yield line
         if not logs and not follow:
+            from torchyard.api.launch import local_procs
+
+            ranks = job.spec.nodes * local_procs(job.spec)
+            if rank is not None and rank >= ranks:
+                what = f"rank {rank} is not possible: {name!r} has {plural(ranks, 'rank')}"
+                raise TorchYardError(what, "ask for 0" if ranks == 1 else f"ask for 0 to {ranks - 1}")
             who = "no rank has" if rank is None else f"rank {rank} has not"
             self._notice(f"{name}: {who} written anything yet")
         over = not follow
@@ -228,7 +234,7 @@ def named(name: str) -> RunFolder:
     Raises:
         TorchYardError: the name cannot be one of a run.
     """
-    if not re.fullmatch(DNS_LABEL_PATTERN, name):
+    if not isinstance(name, str) or not re.fullmatch(DNS_LABEL_PATTERN, name):  # a caller may have no types
         raise TorchYardError(f"{name!r} is no name of a run", "names are lower-case letters, digits and hyphens")
     return run_folder(name)
 

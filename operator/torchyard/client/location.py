@@ -27,7 +27,7 @@ def location_of(name: str | None, context: str | None, namespace: str | None) ->
 
 def run_names() -> list[str]:
     """Return the names of the runs in $TORCHYARD_HOME, without reading any."""
-    runs = Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser() / "runs"
+    runs = expanded(os.environ.get("TORCHYARD_HOME") or "~/.torchyard") / "runs"
     try:
         return sorted(entry.name for entry in runs.iterdir() if entry.name[0] != "." and (entry / "job.yaml").exists())
     except OSError:
@@ -50,10 +50,15 @@ def on_cluster(name: str | None, context: str | None, namespace: str | None) -> 
 
 def is_configured() -> bool:
     """Return whether a cluster is configured."""
-    files = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
+    files = os.environ.get("KUBECONFIG") or "~/.kube/config"
     return "KUBERNETES_SERVICE_HOST" in os.environ or any(
-        Path(file).expanduser().is_file() for file in files.split(os.pathsep) if file
+        expanded(file).is_file() for file in files.split(os.pathsep) if file
     )
+
+
+def expanded(path: str) -> Path:
+    """Return a path in which `~` is the home folder, as it is for a user without one: nothing is there then."""
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - pathlib's raises
 
 
 @contextlib.asynccontextmanager

@@ -46,6 +46,8 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
         notice(f"torchyard: this machine has no use for {', '.join(unused)}; ignored")
     job = on_this_machine(job)
     require_gpus(job)
+    if (without := unused_gpus(job)) is not None:
+        notice(f"torchyard: {without}")
     derived = name is None and not wanted.is_file
     folder = _free_folder(job.metadata.name, wanted.folder, notice) if derived else named(name or job.metadata.name)
     try:
@@ -75,6 +77,18 @@ def require_gpus(job: TrainingJob) -> None:
     if lacking is not None:
         fix = "run it where they are, submit it to a cluster with `torchyard submit`, or lower gpusPerNode or nodes"
         raise TorchYardError(lacking, f"{fix} (`--set gpusPerNode=0` trains on the CPU)")
+
+
+def unused_gpus(job: TrainingJob) -> str | None:
+    """Return a sentence where a job asks for none of the GPUs of this machine and so sees none; None otherwise."""
+    from torchyard.local.gpus import has_driver, inventory
+
+    if job.spec.gpus_per_node or job.spec.device == "cpu" or not has_driver():
+        return None
+    count = len(inventory().uuids)
+    if not count:
+        return None
+    return f"this run sees none of the machine's {plural(count, 'GPU')}; --gpus-per-node 1 gives it one"
 
 
 def _free_folder(name: str, source_folder: Path, notice: Notice) -> RunFolder:

@@ -35,12 +35,15 @@ _LAUNCHER_NAMES = frozenset({
 })  # fmt: skip
 
 
-def programs_of_shell() -> Path:
+def programs_of_shell(path: str | None = None) -> Path:
     """Return the folder of the `torchrun` that the shell would start; TorchYard's own where it would start none.
 
     TorchYard may be installed in another environment than the active one, which has the user's libraries.
+
+    Args:
+        path: of the shell; by default the one of this process.
     """
-    found = shutil.which("torchrun")
+    found = shutil.which("torchrun", path=path)
     return Path(found).absolute().parent if found else OWN_PROGRAMS
 
 
@@ -56,6 +59,14 @@ def _programs(job: TrainingJob) -> Path:
     if job.spec.trainer is not None:
         return OWN_PROGRAMS
     return Path(str(job.metadata.annotations.get(PROGRAM_FOLDER) or OWN_PROGRAMS))
+
+
+def _path(job: TrainingJob, shell: str) -> str:
+    """Return the `PATH` of a pod: that of the shell, in its order, where it leads to the programs of the job."""
+    programs = _programs(job)
+    named = job.metadata.annotations.get(PROGRAM_FOLDER) == str(programs)
+    found = named and shutil.which("torchrun", path=shell) is not None and programs_of_shell(shell) == programs
+    return os.pathsep.join([*([] if found else [str(programs)]), shell, str(OWN_PROGRAMS)])
 
 
 def pod_environment(
@@ -86,7 +97,7 @@ def pod_environment(
     env.setdefault("OMP_NUM_THREADS", str(max(1, cores // (spec.nodes * procs))))
     # As on a cluster, a pod sees the GPUs it asked for and no others.
     env["CUDA_VISIBLE_DEVICES"] = ",".join(pod.gpus)
-    env["PATH"] = os.pathsep.join([str(_programs(job)), env.get("PATH", os.defpath), str(OWN_PROGRAMS)])
+    env["PATH"] = _path(job, env.get("PATH", os.defpath))
     contract = {
         POD_MARK: pod.uid,
         "TORCHYARD_JOB": job.metadata.name,

@@ -21,6 +21,11 @@ class Inventory(NamedTuple):
     trouble: str = ""  # why there are none, or fewer than the machine has
 
 
+def has_driver() -> bool:
+    """Return whether this machine may have GPUs, without asking the driver, which takes a while."""
+    return Path("/dev/nvidiactl").exists()
+
+
 def inventory() -> Inventory:
     """Return the UUIDs of the GPUs in index order; without a driver there are none."""
     try:

@@ -80,8 +80,20 @@ class RunFolder(Struct, frozen=True):
 
 
 def home_folder() -> Path:
-    """`$TORCHYARD_HOME`, `~/.torchyard` without it."""
-    return Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser().absolute()
+    """`$TORCHYARD_HOME`, `~/.torchyard` without it.
+
+    Raises:
+        OSError: this user has no home folder, or its path is not UTF-8.
+    """
+    try:
+        home = Path(os.environ.get("TORCHYARD_HOME") or Path.home() / ".torchyard").expanduser().absolute()
+    except RuntimeError as error:  # neither HOME nor an entry in the list of users
+        raise OSError(f"the folder of runs is unknown ({error}): set TORCHYARD_HOME to a folder") from None
+    try:
+        str(home).encode()
+    except UnicodeEncodeError:
+        raise OSError(f"the folder of runs, {str(home)!r}, is not UTF-8: set TORCHYARD_HOME to another one") from None
+    return home
 
 
 def run_folder(name: str, home: Path | None = None) -> RunFolder:
@@ -282,8 +294,12 @@ def _from_yaml(data: bytes) -> Any:
 
     try:
         return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        raise ValueError(f"{where}neither JSON nor YAML ({error.problem})") from None
     except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
+        raise ValueError(f"neither JSON nor YAML ({str(error).partition(chr(10))[0]})") from None
 
 
 def edit_job(folder: RunFolder, change: Callable[[TrainingJob], TrainingJob]) -> TrainingJob:

@@ -175,6 +175,7 @@ def create_run(
     Raises:
         RunExistsError: the run is unfinished and has another spec.
         OtherFolderError: the run is unfinished and its program is in another folder.
+        ValueError: the path of `source_folder` is not UTF-8.
         RunBusyError: another process controls the run, or is not done with the finished one.
     """
     while True:
@@ -272,9 +273,23 @@ def _fresh(folder: RunFolder, job: TrainingJob, source_folder: Path) -> Training
         generation=1,
         creation_timestamp=Time.of(time.time()),
         deletion_timestamp=None,
-        annotations={**job.metadata.annotations, SOURCE_FOLDER: str(source_folder.absolute())},
+        annotations={**job.metadata.annotations, SOURCE_FOLDER: recordable(source_folder)},
     )
     return TrainingJob(metadata=metadata, spec=job.spec)
+
+
+def recordable(folder: Path) -> str:
+    """Return the absolute path of a folder as the text that an object can hold.
+
+    Raises:
+        ValueError: it is not UTF-8.
+    """
+    path = str(folder.absolute())
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{path!r} is not UTF-8: rename the folder, or start the program in another one.") from None
+    return path
 
 
 def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob, source_folder: Path) -> TrainingJob:

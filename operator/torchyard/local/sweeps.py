@@ -29,7 +29,7 @@ from torchyard.local.run import (
     write_atomic,
     write_status_file,
 )
-from torchyard.local.runs import SOURCE_FOLDER, create_run, remove_run
+from torchyard.local.runs import SOURCE_FOLDER, create_run, recordable, remove_run
 from torchyard.sweeps.codec import read_sweep, sweep_document
 from torchyard.sweeps.resource import TrainingSweep, TrialRecord, Unit, trial_name
 from torchyard.sweeps.spec import MAX_TRIALS, MAY_CHANGE
@@ -126,7 +126,7 @@ def create_sweep(sweep: TrainingSweep, source_folder: Path) -> TrainingSweep:
         sweep.metadata,
         uid=str(uuid.uuid4()),
         creation_timestamp=Time.of(time.time()),
-        annotations={**sweep.metadata.annotations, SOURCE_FOLDER: str(source_folder.absolute())},
+        annotations={**sweep.metadata.annotations, SOURCE_FOLDER: recordable(source_folder)},
     )
     sweep = msgspec.structs.replace(sweep, metadata=metadata)
     _write(folder, sweep)

@@ -13,6 +13,7 @@ from torchyard.api.names import SCRIPT_SUFFIX, derived_name
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.output import say
+from torchyard.client.errors import InvalidJobError
 
 if TYPE_CHECKING:
     from torchyard.api.validation.validate import Validation
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 Backend = Literal["cluster", "local"]
 _PLAIN = re.compile(r"[A-Za-z]([A-Za-z0-9_./-]*[A-Za-z0-9])?")
 _SHELL_SUFFIXES = {".sh", ".bash"}
+_JOB_SUFFIXES = {".yaml", ".yml", ".json"}
 
 
 class JobOptions(NamedTuple):
@@ -103,7 +105,7 @@ def requested(options: JobOptions, backend: Backend, name: str | None = None) ->
     """
     file = options.file
     if file is not None and options.module is None and file.suffix not in {SCRIPT_SUFFIX, *_SHELL_SUFFIXES}:
-        return _from_file(file, options)
+        return _from_file(file, options, _verb(backend))
     from torchyard.client.files import the_job
     from torchyard.client.start import RequestedJob
 
@@ -156,7 +158,7 @@ def save(wanted: "RequestedJob", path: Path) -> None:
     say(f"{path}: written; `torchyard run {path}` runs it here, `torchyard submit {path}` on a cluster")
 
 
-def _from_file(file: Path, options: JobOptions) -> "RequestedJob":
+def _from_file(file: Path, options: JobOptions, verb: str) -> "RequestedJob":
     from torchyard.api.validation.validate import has_kind
     from torchyard.client.files import job_of, the_job
     from torchyard.client.start import RequestedJob
@@ -168,7 +170,13 @@ def _from_file(file: Path, options: JobOptions) -> "RequestedJob":
     if options.words:
         fix = "put them into spec.args of the file, or give them to a script: `torchyard run train.py -- --lr 1e-3`"
         raise RefusalError(f"{file} is a job file, which takes no arguments after `--`", fix)
-    job = job_of(Path("/dev/stdin") if str(file) == "-" else file, [*fields(options), *options.sets])
+    try:
+        job = job_of(Path("/dev/stdin") if str(file) == "-" else file, [*fields(options), *options.sets])
+    except InvalidJobError as error:
+        if not file.exists() or file.suffix in _JOB_SUFFIXES or str(file) == "-":
+            raise
+        fix = f"a program without {SCRIPT_SUFFIX} is started as `torchyard {verb} -- torchrun {shlex.quote(str(file))}`"
+        raise InvalidJobError(error.sentence, error.problems, fix) from error
     if options.env:
         from torchyard.api.resource import job_document
 
@@ -222,20 +230,22 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
 
 
 def _judged(document: dict[str, Any], source: str, options: JobOptions) -> "Validation":
-    import json
-
     from msgspec.structs import replace
 
     from torchyard.api.validation.validate import validate_bytes
+    from torchyard.client.documents import as_json
 
     sets = [] if options.file is not None and options.file.suffix != SCRIPT_SUFFIX else fields(options)
-    result = validate_bytes(json.dumps(document).encode(), source, [*sets, *options.sets])
+    result = validate_bytes(as_json(document, source).encode(), source, [*sets, *options.sets])
     # A job made from options has no lines that a message could name.
     return replace(result, problems=tuple(replace(problem, line=0) for problem in result.problems))
 
 
 def _procs(text: str) -> int | str:
-    return text if text == "auto" else common.counted(text)
+    try:
+        return text if text == "auto" else common.counted(text)
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(f"{error}, nor auto") from None
 
 
 def _variable(text: str) -> dict[str, str]:
