@@ -91,6 +91,10 @@ def test_all_faults_at_once_each_on_its_line():
         (GOOD.partition("spec:")[0] + "spec:\n", "job.yaml:1: spec: missing: add it; "),
         (GOOD.replace("name: cvrp}\nspec", "name: 7}\nspec"), "job.yaml:3: metadata.name: expected text, got"),
         (GOOD.replace("{name: cvrp}\nspec", "{nam: cvrp}\nspec"), "job.yaml:3: metadata.nam: unknown field"),
+        (GOOD + "  args: [010]\n", 'spec.args[0]: expected text, got the number 8: quote it: "010"'),
+        (GOOD + "  args: [&a 0x1F, *a]\n", 'spec.args[1]: expected text, got the number 31: quote it: "0x1F"'),
+        (GOOD + "  args: [yes]\n", 'spec.args[0]: expected text, got true (true or false): quote it: "yes"'),
+        (GOOD + "  args: [1e-3]\n", 'quote it: "1e-3"'),
     ],
 )  # fmt: skip
 def test_what_is_not_a_job_is_said_in_one_sentence(text, expected):

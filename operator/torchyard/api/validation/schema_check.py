@@ -228,7 +228,7 @@ def _described(value: Any) -> str:
 def _retyped(schema: Schema, at: At) -> str:
     wanted, value = schema["type"], at.plain
     if wanted == "string" and isinstance(value, bool | int | float):
-        return f'quote it: "{shown(value)}"'
+        return f'quote it: "{at.written or shown(value)}"'
     if wanted == "array" and isinstance(value, str):
         return f"write it as a list: [{shown(', '.join(value.split()))[1:-1]}]"
     if wanted in {"integer", "number"} and isinstance(value, str) and re.fullmatch(r"[0-9]{1,18}", value):

@@ -34,13 +34,23 @@ _HINTS = (
 
 
 class At(Struct):
-    """A value and its position. `value`: a scalar, a list of At or a dict of At; `key_line`: of its key, or 0."""
+    """A value and its position.
+
+    Attributes:
+        value: a scalar, a list of At or a dict of At.
+        line: 1-based, or 0.
+        size: number of values in it.
+        key_line: of its key, or 0.
+        origin: what messages name in place of a line.
+        written: of a number, true, false or null: how it is written in the file.
+    """
 
     value: Any
     line: int
     size: int = 1
     key_line: int = 0
     origin: str = ""
+    written: str = ""
 
     @property
     def plain(self) -> Any:
@@ -133,7 +143,8 @@ class _Document:
         if depth > MAX_DEPTH:
             raise YamlError(line, f"nested more than {MAX_DEPTH} deep", "no field of a job is that deep")
         if isinstance(event, yaml.ScalarEvent):
-            node = At(value=self._scalar(event, line), line=line)
+            value = self._scalar(event, line)
+            node = At(value=value, line=line, written="" if isinstance(value, str) else _short(event.value))
         elif event.tag is not None and event.tag not in {"!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}:
             raise _tag(event.tag, line)
         elif isinstance(event, yaml.SequenceStartEvent):
@@ -150,7 +161,7 @@ class _Document:
         if target is None:
             raise YamlError(line, f"alias *{name} has no finished anchor", "write the value out")
         self._grow(target.size, line)
-        return At(value=target.value, line=line, size=target.size)
+        return At(value=target.value, line=line, size=target.size, written=target.written)
 
     def _grow(self, by: int, line: int) -> None:
         # Aliases are counted as often as they are used: a small file cannot unfold into a large one.
@@ -184,7 +195,8 @@ class _Document:
             child = self.value(next(self._events), depth + 1)
             if key in fields:
                 continue
-            fields[key] = At(value=child.value, line=child.line, size=child.size, key_line=key_line)
+            child.key_line = key_line
+            fields[key] = child
         return At(value=fields, line=line, size=1 + sum(child.size for child in fields.values()))
 
     @staticmethod
