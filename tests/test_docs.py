@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from torchyard.api.launch import DEFAULT_ENV
 from torchyard.api.validation.validate import validate_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,3 +39,8 @@ def test_every_job_that_a_document_shows_is_valid(document, tmp_path):
             file = tmp_path / "job.yaml"
             file.write_text(block)
             assert validate_file(file, ()).problems == (), block
+
+
+def test_the_protocol_lists_the_variables_that_are_set_unless_given():
+    text = (ROOT / "docs/protocol.md").read_text(encoding="utf-8")
+    assert [name for name in DEFAULT_ENV if f"`{name}" not in text] == []
