@@ -113,6 +113,16 @@ def test_logs_of_all_ranks_begin_with_the_one_that_failed_first(torchyard: Comma
     assert (none.returncode, none.stdout) == (64, "")
 
 
+def test_an_explanation_is_an_object_for_programs(torchyard: CommandLine) -> None:
+    torchyard.record("cvrp", status_document(FAILED.status))
+    found = json.loads(torchyard("explain", "cvrp", "-o", "json").stdout)
+    assert (found["job"], found["state"], found["nextCommand"][:10]) == ("cvrp", "Failed", "torchyard ")
+    assert {"title", "lines"} == found["sections"][0].keys()
+    reason = json.loads(torchyard("explain", "OOMKilled", "-o", "json").stdout)
+    assert reason["reason"] == "OOMKilled"
+    assert "memory" in reason["nextStep"]
+
+
 def test_followed_logs_continue_through_new_pods_and_end_with_the_run(torchyard: CommandLine) -> None:
     folder = torchyard.record("cvrp", status_document(RUNNING.status))
     lock = controlled(folder)

@@ -91,8 +91,18 @@ def test_a_run_in_the_background_is_stopped_and_continues(home):
     assert job.wait().state == "Succeeded"
 
 
+# A fork of the process that ends before it is not the one that saves and stops, and would wait in vain.
+FORKS = """
+import os, torchyard.client.controlled as controlled
+waits, controlled.EXIT_SECONDS = controlled.EXIT_SECONDS, 1e6
+child = os.fork()
+if child == 0:
+    raise SystemExit
+assert os.waitpid(child, 0)[1] == 0
+controlled.EXIT_SECONDS = waits
+"""
 PROGRAMS = {
-    "the process ends": "job = ty.run(JOB, wait=False)\nnext(True for status in job.watch() if status.round)\n",
+    "the process ends": "job = ty.run(JOB, wait=False)\nnext(True for status in job.watch() if status.round)\n" + FORKS,
     "Ctrl-C": "ty.run(JOB)\n",
 }
 

@@ -4,6 +4,7 @@ import asyncio
 import atexit
 import contextlib
 import functools
+import os
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as TimedOutError
@@ -35,9 +36,13 @@ class Controlled(Generic[T]):
     Args:
         key: its folder.
         work: controls it; gets what asks to save and stop.
+
+    Attributes:
+        process: id of the process that controls it.
     """
 
     def __init__(self, key: str, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -> None:
+        self.process = os.getpid()
         self._key = key
         self._stop = asyncio.Event()
         self._future: Future[T] = PORTAL.submit(self._until_over(work))
@@ -134,8 +139,8 @@ def _controlled(key: str, work: Callable[[asyncio.Event], Coroutine[Any, Any, T]
 
 
 def _stop_all() -> None:
-    """Save and stop all runs and sweeps that are still running when the process ends."""
-    left = list(_CONTROLLED.values())
+    """Save and stop all runs and sweeps that are still running when the process ends, not when a fork of it does."""
+    left = [each for each in _CONTROLLED.values() if each.process == os.getpid()]
     for each in left:
         each.stop()
     for each in left:

@@ -24,7 +24,7 @@ class Section(Struct, frozen=True):
     lines: tuple[str, ...]
 
 
-class Explanation(Struct, frozen=True, kw_only=True):
+class Explanation(Struct, frozen=True, kw_only=True, rename="camel"):
     """The cause of a job's state; `print` shows all of it.
 
     Attributes:

@@ -96,9 +96,10 @@ def explain_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `explain`."""
     common.run_name(parser)
     common.location_options(parser)
+    common.output(parser, "json", "yaml", help="print the explanation as an object")
 
 
-def explain(name: str, context: str | None, namespace: str | None) -> int:
+def explain(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
     """Explain the state of a job: a sentence, what to do, pods, failures, events.
 
     Given a reason code instead (InsufficientGPU), describe it.
@@ -110,11 +111,20 @@ def explain(name: str, context: str | None, namespace: str | None) -> int:
         known = Reason.of(name)
         if known is None:
             raise RefusalError(f"there is no reason {name!r}", "the reason of a job is in `torchyard ps -o wide`")
-        print(f"{name}: {known.sentence}" + (f"; {known.next_step}" if known.next_step else ""))
+        if output is not None:
+            emit({"reason": name, "sentence": known.sentence, "nextStep": known.next_step}, output)
+        else:
+            print(f"{name}: {known.sentence}" + (f"; {known.next_step}" if known.next_step else ""))
         return SUCCEEDED
+    import msgspec
+
     from torchyard.cli.arguments import ask
 
-    print(ask(lambda backend: backend.explain(name), name, context, namespace))
+    found = ask(lambda backend: backend.explain(name), name, context, namespace)
+    if output is not None:
+        emit(msgspec.to_builtins(found), output)
+    else:
+        print(found)
     return SUCCEEDED
 
 
