@@ -1,5 +1,6 @@
 """Records of files: JSON lines, Parquet and tokens, on this machine and behind a URL."""
 
+import datetime as dt
 import json
 import multiprocessing
 import os
@@ -170,6 +171,24 @@ def test_a_numbered_file_that_a_pattern_should_match_must_exist(tmp_path):
 def test_byte_order_mark_and_line_ends_of_windows_are_no_part_of_records(tmp_path):
     (tmp_path / "w.jsonl").write_bytes(b"\xef\xbb\xbf" + b'{"a": 1}\r\n{"a": 2}\r\n')
     assert everything(open_rows([str(tmp_path / "w.jsonl")])) == [{"a": 1}, {"a": 2}]
+
+
+def test_values_of_parquet_are_those_of_python_or_are_named(tmp_path):
+    moment = 1_700_000_000_000_000_123
+    times = {
+        "at": pa.array([moment], pa.timestamp("ns", "UTC")),
+        "since": pa.array([moment], pa.duration("ns")),
+        "clock": pa.array([3723_000_000_123], pa.time64("ns")),
+    }
+    parquet.write_table(pa.table({"text": ["a"], **times}), tmp_path / "times.parquet")
+    row = open_rows([str(tmp_path / "times.parquet")]).row(0)
+    assert row["at"] == dt.datetime(2023, 11, 14, 22, 13, 20, tzinfo=dt.UTC)
+    assert (row["since"].total_seconds(), row["clock"]) == (1_700_000_000, dt.time(1, 2, 3))
+    bad = pa.StringArray.from_buffers(1, pa.py_buffer(b"\0\0\0\0\2\0\0\0"), pa.py_buffer(b"\xff\xfe"))
+    for name, column in {"latin1": bad, "year": pa.array([10**18], pa.timestamp("us"))}.items():
+        parquet.write_table(pa.table({"text": ["a"], "x": column}), tmp_path / f"{name}.parquet")
+        with pytest.raises(DataError, match=rf"{name}.parquet, record 1: has a value that Python cannot hold: "):
+            open_rows([str(tmp_path / f"{name}.parquet")]).row(0)
 
 
 def test_damaged_pages_of_parquet_are_an_error_of_the_data(tmp_path):
@@ -374,6 +393,9 @@ def test_a_mixture_has_every_record_and_its_proportions(parts):
 def test_a_mixture_needs_a_weight_for_each_set():
     with pytest.raises(ValueError, match="one positive weight for each of its 2 sets"):
         Mixture([InMemory(records(1)), InMemory(records(2))], [1.0, 0.0])
+    for least in (1e-300, 1e-17):
+        with pytest.raises(DataError, match=r"sets of 1, 2 records: a pass over all of them would have more tha"):
+            Mixture([InMemory(records(1)), InMemory(records(2))], [1.0, least])
 
 
 @given(st.integers(2, 60), st.integers(1, 59), st.integers(0, 5))

@@ -119,6 +119,17 @@ def test_the_statistics_of_all_episodes_are_those_of_all_frames(tmp_path, versio
             np.testing.assert_allclose(found[kind], expected, atol=1e-6, err_msg=f"{name} {kind}")
 
 
+@pytest.mark.parametrize(("version", "file"), [("v2.1", "episodes_stats.jsonl"), ("v3.0", "stats.json")])
+def test_statistics_are_needed_only_where_they_normalise(tmp_path, version, file):
+    folder = write_lerobot(tmp_path / "data", version, LENGTHS)
+    (folder / "meta" / file).unlink()
+    source = recordings(folder, kind="none")
+    batch = source.read([0])
+    assert torch.equal(source.demonstrations(batch).actions, batch.actions)
+    with pytest.raises(DataError, match=r"the statistics lack 'min' of 'observation.state'; compute the statistics ag"):
+        recordings(folder, kind="min-max")
+
+
 def test_times_choose_frames_and_those_before_an_episode_are_its_first(tmp_path):
     folder = write_lerobot(tmp_path / "data", "v3.0", LENGTHS)
     source = recordings(folder, image_deltas=(-2 / FPS, 0.0), action_seconds=2 / FPS)

@@ -33,7 +33,7 @@ def test_a_rate_ends_at_its_final_factor_and_stays_there(kind):
     assert all(0.1 <= each <= 1 for each in rates(kind, 100, final=0.1))
 
 
-@pytest.mark.parametrize("kind", ["constant", "cosine", "linear"])
+@pytest.mark.parametrize("kind", ["constant", "cosine", "linear", "wsd"])
 def test_a_run_of_one_step_has_the_peak_rate(kind):
     assert factor(kind, 0, 1) == 1
 

@@ -10,7 +10,7 @@ def factor(kind: Kind, step: int, total: int, *, warm_up: int = 0, final: float 
     """Return the factor of the peak learning rate at `step` (0 is the first) of `total` steps.
 
     The rate rises linearly over `warm_up` steps; the first step has a rate above 0, and step `warm_up` the peak. The
-    last step has the factor `final`, except for `constant`.
+    last step has the factor `final`, except for `constant`, and except for an only step, which has the peak.
 
     Args:
         kind: `constant`; `cosine` and `linear` fall from the end of the warm-up; `wsd` (warm-up, stable, decay) stays
@@ -30,9 +30,9 @@ def factor(kind: Kind, step: int, total: int, *, warm_up: int = 0, final: float 
         raise ValueError(f"a warm-up of {warm_up} steps{after} does not fit into {total} steps; shorten it")
     if step < warm_up:
         return (step + 1) / (warm_up + 1)
-    peak = total - falling - 1 if kind == "wsd" else warm_up  # the last step at the peak
+    peak = max(total - falling - 1, 0) if kind == "wsd" else warm_up  # the last step at the peak
     if kind == "constant" or step <= peak:
         return 1.0
-    share = min((step - peak) / (total - 1 - peak), 1.0)
+    share = min((step - peak) / max(total - 1 - peak, 1), 1.0)
     falls = 0.5 * (1 + math.cos(math.pi * share)) if kind == "cosine" else 1.0 - share
     return final + (1.0 - final) * falls

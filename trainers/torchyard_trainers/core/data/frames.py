@@ -22,27 +22,38 @@ MOST_OPEN = 32  # videos of a process: a decoder keeps several frames
 
 
 def decode_image(content: bytes, place: str) -> "Image":
-    """Return the pixels of an encoded image, RGB.
+    """Return the pixels of an encoded image, RGB, as the camera was held.
 
     Args:
-        content: a PNG, JPEG or another format of Pillow.
+        content: a PNG, JPEG or another format of Pillow; of 16 bits per pixel, the upper 8 are used.
         place: names it in errors.
 
     Raises:
-        DataError: it is not an image, or too large.
+        DataError: it is not an image, too large, or of numbers that are no brightness.
     """
-    from PIL import Image, UnidentifiedImageError
-
     try:
-        image = Image.open(io.BytesIO(content))
-        if image.width * image.height > MAX_PIXELS:
-            raise DataError(f"{place}: an image of {image.width} x {image.height} pixels; at most {MAX_PIXELS}")
-        image.load()
-        return image if image.mode == "RGB" else image.convert("RGB")
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        return _decoded(content, place)
+    except DataError:
+        raise
+    except Exception as error:  # the decoders raise anything
         if other := other_than_file(content):
             raise DataError(f"{place}: the image {other}") from error
         raise DataError(f"{place}: not a readable image: {error}") from error
+
+
+def _decoded(content: bytes, place: str) -> "Image":
+    from PIL import Image, ImageOps
+
+    image = Image.open(io.BytesIO(content))
+    if image.width * image.height > MAX_PIXELS:
+        raise DataError(f"{place}: an image of {image.width} x {image.height} pixels; at most {MAX_PIXELS}")
+    image.load()
+    if image.mode in ("I", "F"):
+        raise DataError(f"{place}: an image of 32 bits per pixel, expected 8 or 16 for each colour; convert it")
+    upright: Image.Image = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I;16"):  # Pillow would make all but the darkest pixels white
+        upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+    return upright if upright.mode == "RGB" else upright.convert("RGB")
 
 
 class Videos:

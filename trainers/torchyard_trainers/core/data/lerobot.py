@@ -207,6 +207,8 @@ def _tasks_v3(folder: Path) -> dict[int, str]:
 
 def _of_all_frames(folder: Path) -> dict[str, dict[str, list[float]]]:
     """Return the statistics of all episodes, as versions 2.0 and 3.0 have them."""
+    if not (folder / "meta/stats.json").exists():
+        return {}  # which matters only if they normalise
     found = _json(folder, "meta/stats.json")
     return {name: _kinds(each, name, f"{folder}/meta/stats.json") for name, each in found.items()}
 
@@ -214,6 +216,8 @@ def _of_all_frames(folder: Path) -> dict[str, dict[str, list[float]]]:
 def _of_episodes(folder: Path) -> dict[str, dict[str, list[float]]]:
     """Return the statistics of all episodes from those of each: variances are means of variances and squared means."""
     parts: dict[str, list[dict[str, NDArray[np.float64]]]] = {}
+    if not (folder / "meta/episodes_stats.jsonl").exists():
+        return {}
     for where, row in _json_lines(folder, "meta/episodes_stats.jsonl"):
         own = row.get("stats", {})
         if not isinstance(own, dict):

@@ -10,6 +10,8 @@ from torchyard_trainers.core.data.rows import Row, Rows
 from torchyard_trainers.core.exits import DataError
 from torchyard_trainers.core.sampler import order_key, permutation
 
+MOST = 2**53  # samples of a mixture
+
 
 class _Parts:
     """Records of several sets; a set whose part is longer than the set repeats."""
@@ -57,11 +59,18 @@ class Mixture(_Parts):
 
         Raises:
             ValueError: a weight is missing or not positive.
+            DataError: weights are so far apart that a pass over all records would have no end.
         """
         if len(parts) != len(weights) or not parts or min(weights) <= 0:
             raise ValueError(f"a mixture needs one positive weight for each of its {len(parts)} sets, not {weights}")
         shares = [weight / sum(weights) for weight in weights]
         size = max(len(part) / share for part, share in zip(parts, shares, strict=True))
+        if not size < MOST:
+            sizes, given = (", ".join(map(str, each)) for each in ([len(part) for part in parts], weights))
+            raise DataError(
+                f"weights {given} of sets of {sizes} records: a pass over all of them would have more than 2**53 "
+                "samples; choose weights that are closer together"
+            )
         counts = [max(len(part), round(size * share)) for part, share in zip(parts, shares, strict=True)]
         super().__init__(parts, counts, f"mixture {counts}")
 

@@ -88,11 +88,21 @@ class Parquet:
         return self._ends[-1]
 
     def row(self, index: int) -> Row:
-        """Return a record."""
+        """Return a record; its times have microseconds, of which nanoseconds are cut off.
+
+        Raises:
+            DataError: a value is none that Python can hold.
+        """
+        from pyarrow import ArrowException
+
         group = bisect_right(self._ends, index)
         table = self._group(group)
         begin = self._ends[group] - table.num_rows
-        return table.slice(index - begin, 1).to_pylist()[0]
+        try:
+            return table.slice(index - begin, 1).to_pylist()[0]
+        except (ArrowException, ValueError, OverflowError) as error:  # text that is not UTF-8, a time of year 10,000
+            what = " ".join(str(error).split())
+            raise DataError(f"{self.where(index)}: has a value that Python cannot hold: {what}; correct it") from error
 
     def where(self, index: int) -> str:
         """Return the place of a record for messages."""
@@ -104,7 +114,8 @@ class Parquet:
         if number not in self._kept:
             try:
                 file = self._opened()
-                self._kept[number] = decoded(file, self._file.size, self._columns, [number], self._file.url)
+                table = decoded(file, self._file.size, self._columns, [number], self._file.url)
+                self._kept[number] = _in_microseconds(table)
             except (ArrowException, OSError) as error:
                 what = " ".join(str(error).split())
                 if isinstance(error, OSError) and (self._file.is_remote or error.errno is not None):
@@ -129,3 +140,17 @@ class Parquet:
             if other := other_than_file(self._file.read(0, HEAD)):
                 raise DataError(f"{self._file.url} {other}") from error
             raise DataError(f"{self._file.url}: not a Parquet file: {error}; copy it again") from error
+
+
+def _in_microseconds(table: Any) -> Any:
+    """Return a table whose times have microseconds, as Python's have; those that pandas writes have nanoseconds."""
+    from pyarrow import duration, time64, timestamp, types
+
+    for place, field in enumerate(table.schema):
+        kind = field.type
+        if not types.is_temporal(kind) or getattr(kind, "unit", "") != "ns":
+            continue
+        wanted = timestamp("us", kind.tz) if types.is_timestamp(kind) else duration("us")
+        wanted = time64("us") if types.is_time(kind) else wanted
+        table = table.set_column(place, field.name, table.column(place).cast(wanted, safe=False))
+    return table
