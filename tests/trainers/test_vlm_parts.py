@@ -202,6 +202,15 @@ def test_a_frozen_tower_sees_an_image_once_and_the_loss_is_that_of_seeing_it_aga
     assert learned == {"vlm", "value_head"}
 
 
+def test_a_rollout_is_learned_from_without_dropout():
+    work = VisionLanguagePolicy(settled())
+    work._config.text_config.attention_dropout = 0.5
+    session = session_of(work)
+    work.prepare(session, 0)
+    found = work.loss(session, MicroBatch(torch.arange(6), torch.ones(6)))
+    assert found.statistics["approxKl"].abs() < 1e-6
+
+
 def test_an_episode_that_is_cut_off_is_worth_what_the_policy_expects_of_its_last_state():
     work = VisionLanguagePolicy(settled(horizon=14, environments=8, environmentSteps=112, entropyCoefficient=0))
     session = session_of(work)

@@ -68,12 +68,9 @@ class Player:
         return {"environments": self._state, "running": self._running}
 
     def prepare(self, session: Session, number: int) -> None:
-        """Play rollout `number` with the weights of now. Collective."""
+        """Play rollout `number` with the weights of now, of a model in `eval` mode. Collective."""
         self._played = None  # never two at once
-        training = session.parallel.module.training
-        session.parallel.module.eval()
         self._played = self._play(session, number)
-        session.parallel.module.train(training)
 
     def finish(self, session: Session) -> dict[str, float]:
         """Go on to where the rollout ended; return its facts over all ranks. Collective."""

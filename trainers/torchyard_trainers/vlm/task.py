@@ -145,6 +145,8 @@ class VisionLanguagePolicy(Workload):
     def prepare(self, session: Session, step: int) -> dict[str, float]:
         """Play the rollout that starts at this step."""
         number, index = divmod(step - self.settings.clone_steps, self.settings.steps_per_rollout)
+        # With dropout, the policy would have other probabilities in a step than in its rollout.
+        session.parallel.module.train(number < 0)
         if number >= 0 and not index:
             session.reporter.phase("rollout")
             self.player.prepare(session, number)
