@@ -20,6 +20,7 @@ FAMILIES = {
     "granite": {**_LLAMA, "logits_scaling": 4.0},
     "phi": {**_LLAMA, "resid_pdrop": 0},
     "mixtral": {**_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "phimoe": {**_LLAMA, "num_local_experts": 4, "num_experts_per_tok": 2},  # whose router is a kind of linear layer
     "deepseek_v3": {  # a dense layer whose names are those of experts in the next one
         **_LLAMA,
         "moe_intermediate_size": 8,

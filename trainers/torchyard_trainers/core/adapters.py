@@ -147,8 +147,9 @@ def merged_with(language: Any, adapters: SavedLora) -> Any:
 def _linear(language: nn.Module) -> list[str]:
     """Return the last part of the names of all linear layers but the output layer.
 
-    In a family with fused experts, peft reads `gate_proj` as that of the experts, also where a dense layer has the name
-    (DeepSeek-V3): such names are left out, as adapters of these layers could not be loaded.
+    A layer that computes more than a product, such as the router of Phi's experts, is none. In a family with fused
+    experts, peft reads `gate_proj` as that of the experts, also where a dense layer has the name (DeepSeek-V3): such
+    names are left out, as adapters of these layers could not be loaded.
     """
     from peft import LoraConfig
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
@@ -156,7 +157,9 @@ def _linear(language: nn.Module) -> list[str]:
 
     head = getattr(language, "get_output_embeddings", lambda: None)()
     layers = [
-        name for name, each in language.named_modules() if isinstance(each, nn.Linear | Conv1D) and each is not head
+        name
+        for name, each in language.named_modules()
+        if each is not head and type(each).forward in (nn.Linear.forward, Conv1D.forward)
     ]
     understood = LoraConfig(target_modules=sorted({name.rsplit(".", 1)[-1] for name in layers}))
     convert_peft_config_for_transformers(understood, language, None)
