@@ -8,7 +8,7 @@ import torch
 from little_rl import ALONE
 from peft import PeftModel
 from safetensors import safe_open
-from tests.support.trainers.families import save_family
+from tests.support.trainers.families import FAMILIES, save_family
 from tests.support.trainers.gangs import Yard
 from tests.trainers.test_lm_folders import settings
 from torch.nn.functional import cross_entropy
@@ -17,13 +17,14 @@ from transformers import AutoModelForCausalLM
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
 from torchyard_trainers.core.export import hf
+from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.weights import allocate, built, fill
-from torchyard_trainers.core.workload import Session
+from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.lm.agreement import check_agreement
-from torchyard_trainers.lm.folder import read_tokenizer
+from torchyard_trainers.lm.folder import empty_model, read_tokenizer
 from torchyard_trainers.lm.generation import Sampling
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.talk import answer, open_speaker
@@ -79,7 +80,7 @@ def test_loss_logits_scores_and_exports_are_those_of_transformers(tmp_path, fami
     assert names(out) == names(folder), "the layout in files is that of the family"
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mixtral", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "phimoe", "deepseek_v3"])
 def test_adapters_are_added_to_matrices_of_any_layout(tmp_path, family):
     folder = save_family(family, tmp_path / "model")
     work, session = begun(folder, loraRank=2, loraAlpha=8)
@@ -187,3 +188,66 @@ def test_a_model_of_few_positions_gets_samples_that_fit_and_the_log_says_so(tmp_
         f"trainer.params.maxLength: is not set, and {tmp_path / 'gpt2'} has 256 positions: samples have at most 256 "
         "tokens, not 1024\n"
     )
+
+
+@pytest.mark.parametrize("method", ["dpo", "grpo", "ppo"])
+def test_preferences_and_rewards_are_learned_without_dropout(tmp_path, monkeypatch, method):
+    """Probabilities of the reference and of the rollout are those of the policy until a step changes it."""
+    monkeypatch.setitem(FAMILIES["gpt2"], "resid_pdrop", 0.5)
+    more = {"dpo": {"task": "sort"}, "grpo": {"group": 2}, "ppo": {}}[method]
+    if method != "dpo":
+        more |= {"minibatches": 2, "klCoefficient": 0.1, "maxNewTokens": 3}
+    folder = save_family("gpt2", tmp_path / "gpt2")
+    work, session = begun(folder, method=method, batch=4, sftSteps=2, steps=8, length=2, **more)
+    module = session.parallel.module
+    work.prepare(session, 0)
+    assert module.training, "supervised steps are those of transformers"
+    work.prepare(session, 2)
+    batch = MicroBatch(torch.arange(8, 12), torch.ones(4), step=2)
+    found = work.loss(session, batch)
+    if method == "dpo":
+        torch.testing.assert_close(found.loss, 4 * torch.tensor(2.0).log())
+        assert found.statistics["rewardAccuracy"] == 0
+    else:
+        assert found.statistics["approxKl"].total.abs() < 1e-5
+        assert found.statistics["kl"].total.abs() < 1e-5
+
+
+def test_completions_end_where_the_config_of_generation_says(tmp_path):
+    """As those of Gemma and Phi, whose turns end with another token than texts."""
+    folder = save_family("gpt2", tmp_path / "gpt2")
+    work, session = begun(folder, method="grpo", batch=4, group=2, sftSteps=0, steps=4, maxNewTokens=40)
+    work.prepare(session, 0)
+    labels = work._reinforcement._held.labels
+    end = int(labels[labels != IGNORE].mode().values)
+    assert end != work.tokenizer.eos_token_id
+    config = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(config | {"eos_token_id": [2, end]}))
+    work, session = begun(folder, method="grpo", batch=4, group=2, sftSteps=0, steps=4, maxNewTokens=40)
+    metrics = work.prepare(session, 0)
+    for row in work._reinforcement._held.labels:
+        said = row[row != IGNORE].tolist()
+        assert end not in said[:-1]
+        assert len(said) == 40 or said[-1] in (2, end)
+    assert metrics["truncatedFraction"] < 1
+    assert work._prompts.decode([5, end]) == work.tokenizer.decode([5]), "the end is no part of what is judged"
+
+
+def test_a_tokenizer_that_families_share_may_have_more_tokens_than_the_model(tmp_path):
+    folder = save_family("gpt2", tmp_path / "gpt2")
+    tokenizer = read_tokenizer(folder)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    tokenizer.save_pretrained(folder)
+    begun(folder)
+    replies = io.StringIO()
+    answer(folder, "cpu", Sampling(2), io.StringIO(json.dumps({"text": "<image>"}) + "\n"), replies)
+    assert "field 'text' has the token '<image>', number 100, but the model knows 100 tokens only" in replies.getvalue()
+    tokenizer.pad_token = "<image>"
+    tokenizer.save_pretrained(tmp_path / "padded")
+    with pytest.raises(ConfigError, match=r"has tokens up to number 100, but the model knows 100; both must be of the"):
+        empty_model(folder, read_tokenizer(tmp_path / "padded"))
+    wrong = json.loads((folder / "tokenizer.json").read_text())
+    wrong["model"]["vocab"]["another"] = 500  # fewer tokens than the model has, with greater numbers
+    (folder / "tokenizer.json").write_text(json.dumps(wrong))
+    with pytest.raises(ConfigError, match=r"has tokens up to number 500, but the model knows 100; both must be of the"):
+        begun(folder)

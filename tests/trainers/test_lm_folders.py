@@ -1,6 +1,7 @@
 """`lm` exports folders that transformers and peft load with the same logits, and trains on from such folders."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.trainers.gangs import AT_ONCE, Yard
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.lm.params import resolve_params
+from torchyard_trainers.lm.talk import open_speaker
 from torchyard_trainers.lm.task import LanguageModeling
 
 GENERATION = "generation_config.json"
@@ -97,12 +99,13 @@ def test_a_folder_that_was_not_trained_here_is_evaluated(exported, yard):
 
 
 @pytest.mark.e2e
-def test_adapters_are_the_same_run_everywhere_and_load_in_peft(exported, fork_server, tmp_path):
+def test_adapters_are_the_same_run_everywhere_and_load_in_peft(exported, fork_server, tmp_path, monkeypatch):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     _, folder, _ = exported
-    lora = {"pretrained": str(folder), "loraRank": 2, "loraAlpha": 8, "loraTargets": ["q_proj", "v_proj"]}
+    relative = os.path.relpath(folder)  # of the folder that a run trains in
+    lora = {"pretrained": relative, "loraRank": 2, "loraAlpha": 8, "loraTargets": ["q_proj", "v_proj"]}
     losses = {}
     for strategy, world in (("single", 1), ("ddp", 2), ("fsdp", 2)):
         (tmp_path / strategy).mkdir()
@@ -119,6 +122,12 @@ def test_adapters_are_the_same_run_everywhere_and_load_in_peft(exported, fork_se
     assert (adapted - before).abs().max() > 1e-3, "training changed something"
     assert PUBLISHED.items() <= json.loads((out / "hf-merged" / GENERATION).read_text()).items()
     torch.testing.assert_close(adapted, merged, rtol=0, atol=1e-5)
+    monkeypatch.chdir(tmp_path)
+    config = json.loads((out / "hf" / "adapter_config.json").read_text())
+    assert Path(config["base_model_name_or_path"]).samefile(folder)
+    for path in (out / "hf", yard.checkpoints):
+        talks = open_speaker(path, "cpu").model
+        torch.testing.assert_close(logits(talks.lm, out / "hf"), merged, rtol=0, atol=1e-5)
 
 
 def test_a_folder_of_the_cache_of_the_hub_is_answered_with_the_one_to_name(tmp_path):

@@ -4,11 +4,16 @@ import json
 
 import numpy as np
 import pytest
+from tokenizers import Regex, Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError, DataError
-from torchyard_trainers.lm.datasets import Datasets, within_positions
+from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, within_positions
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.records import Encoder
 from torchyard_trainers.lm.tokens import character_tokenizer
@@ -84,6 +89,26 @@ def test_a_record_becomes_tokens_of_which_those_to_learn_are_marked(tokenizer, r
     assert shown(tokenizer, encoder(tokenizer, **params)(row).document) == wanted
 
 
+def test_a_text_begins_with_what_its_tokenizer_puts_before_texts(tokenizer):
+    for template, begin in {"<bos> $A <eos>": ["<bos>"], "<pad> <bos> $A": ["<pad>", "<bos>"], "$A <eos>": []}.items():
+        other = character_tokenizer()
+        special = [(name, tokenizer.convert_tokens_to_ids(name)) for name in ("<pad>", "<bos>", "<eos>")]
+        other.backend_tokenizer.post_processor = TemplateProcessing(single=template, special_tokens=special)
+        found = encoder(other)({"prompt": "1", "completion": "2"}).document
+        assert tokenizer.convert_ids_to_tokens(found.tokens) == [*begin, "1", "2", "<eos>"]
+
+
+def test_descriptions_of_functions_may_be_json_as_text(tokenizer):
+    other = character_tokenizer()
+    other.chat_template = "{% for tool in tools or [] %}[{{ tool.name }}]{% endfor %}" + other.chat_template
+    tools = [{"name": "add"}, {"name": "sub"}]
+    row = {"messages": [ASK, SAY]}
+    wanted = "[add][sub]user: hi\nassistant: yo<eos>"
+    for given in (tools, json.dumps(tools)):
+        assert other.decode(encoder(other)(row | {"tools": given}).document.tokens) == wanted
+    assert other.decode(encoder(other)(row | {"tools": "null"}).document.tokens).startswith("user")
+
+
 @pytest.mark.parametrize(
     ("template", "wanted"),
     [
@@ -95,6 +120,18 @@ def test_turns_of_the_assistant_are_found_in_the_text_of_any_template(tokenizer,
     other = character_tokenizer()
     other.chat_template = template
     assert shown(other, encoder(other)({"messages": [ASK, SAY, MORE, LAST]}).document) == wanted
+
+
+def test_a_first_token_with_the_space_before_its_turn_is_learned():
+    words = Tokenizer(WordLevel({"<end>": 0, "user:": 1, " hi": 2, "assistant:": 3, " yo": 4, "?": 5}, "?"))
+    words.pre_tokenizer = Split(Regex(r"<end>| ?[^ <]+"), "isolated")
+    other = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", pad_token="<end>", unk_token="?")
+    other.chat_template = (
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}<end>{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    found = encoder(other)({"messages": [ASK, SAY]}).document
+    assert [each for each, learned in zip(found.tokens, found.learned, strict=True) if learned] == [4, 0]
 
 
 def test_preference_pairs_share_a_prompt_that_is_given_or_that_both_begin_with(tokenizer):
@@ -194,12 +231,28 @@ def test_a_prompt_to_complete_keeps_its_record_and_the_answer(tokenizer, row, te
             "field 'chosen' has no turn of the assista",
         ),
         ({"tokens": np.array([7, 500])}, {}, "field 'tokens' has 500, but the model has 100 tokens"),
+        ({"tokens": np.array([7, 8])}, {"method": "dpo"}, "only method sft uses; dpo needs chosen and rejected answ"),
+        ({"tokens": np.array([7, 8])}, {"method": "ppo"}, "only method sft uses; ppo needs prompts: name other files"),
+        ({"messages": [ASK, SAY], "tools": "[{"}, {}, "field 'tools' is text, and cannot be read as JSON: Expecting"),
+        ({"messages": [ASK, SAY], "tools": ["add"]}, {}, "field 'tools' is a list, expected a list of descriptions of"),
     ],
 )
 def test_the_error_for_an_unusable_record_names_field_and_cause(tokenizer, row, params, message):
     with pytest.raises(BadRecordError) as caught:
         encoder(tokenizer, **params)(row)
     assert message in str(caught.value)
+
+
+def test_a_text_whose_tokens_the_tokenizer_or_the_model_lacks_is_a_bad_record(tokenizer):
+    few = character_tokenizer()
+    few.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    for row in ({"text": "<image>"}, {"messages": [ASK, SAY | {"content": "<image>"}]}):
+        with pytest.raises(BadRecordError, match=r"has the token '<image>', number 100, but the model knows 100 tok"):
+            Encoder(resolve_params({"data": ["x"]}, Parallelism()), few, len(tokenizer))(row)
+    letters = Tokenizer(WordLevel({"a": 0, "<end>": 1}))  # without a token for what it does not know
+    plain = PreTrainedTokenizerFast(tokenizer_object=letters, eos_token="<end>", pad_token="<end>")
+    with pytest.raises(BadRecordError, match=r"'completion' cannot be encoded by the tokenizer of the model: WordL"):
+        encoder(plain)({"prompt": "a", "completion": "b"})
 
 
 def test_a_tokenizer_without_a_chat_template_is_an_error_of_the_configuration():
@@ -254,6 +307,17 @@ def test_bad_records_end_the_job_with_their_place_or_are_skipped_and_counted(tok
     few = write(tmp_path / "few.jsonl", [{"prompt": "0", "completion": "x"}, *({"prompt": "x"} for _ in range(19))])
     with pytest.raises(DataError, match=r"^of the records that are held out to evaluate, none of the 1 records can be"):
         opened(tokenizer, data=[few], badRecords="skip")
+
+
+def test_of_mixed_sets_the_records_with_prompts_are_completed(tokenizer, tmp_path):
+    rows = [{"text": "abc"}, {"prompt": "1+1=", "completion": "2"}, {"prompt": "", "completion": "x"}]
+    rows += [{"messages": [SAY]}, {"messages": [ASK, SAY]}]
+    path = write(tmp_path / "mixed.jsonl", rows)
+    data = opened(tokenizer, data=[path], validation=[path])
+    asked = RecordPrompts(data._settings, tokenizer, data).held_out(range(len(data.asking)))
+    assert [each.text for each in asked] == ["1+1=", "user: hi\nassistant: "]
+    assert (data.asking, data.has_answers) == ([1, 4], False)
+    assert opened(tokenizer, validation=[write(tmp_path / "a.jsonl", rows[1:2])]).has_answers
 
 
 def test_tokens_of_a_file_are_windows_without_a_tokenizer(tokenizer, tmp_path):

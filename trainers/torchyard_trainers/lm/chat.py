@@ -7,7 +7,7 @@ from typing import Any
 from torchyard_trainers.core.data.rows import BadRecordError, kind_of
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.lm.templates import SECONDS, Rendered, TemplateProcess
-from torchyard_trainers.lm.tokens import CHAT_TEMPLATE
+from torchyard_trainers.lm.tokens import CHAT_TEMPLATE, encoded
 
 Message = Mapping[str, Any]
 ASSISTANT = "assistant"
@@ -49,8 +49,7 @@ class Chat:
     def prompt(self, messages: Sequence[Message], *, tools: Any = None) -> tuple[str, list[int]]:
         """Return the text and the tokens that the assistant's next turn follows."""
         text = self._rendered(messages, opens=True, tools=tools)
-        tokens: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return text, tokens
+        return text, list(encoded(self._tokenizer, text, "messages")["input_ids"])
 
     def turns(
         self, messages: Sequence[Message], *, first: int = 0, last_only: bool = False, tools: Any = None
@@ -82,13 +81,14 @@ class Chat:
             return self._marked(messages, tools)
         whole = self._rendered(messages, opens=False, tools=tools)
         spans = [self._span(whole, messages, number, tools) for number in chosen]
-        found = self._tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-        said = [any(begin <= at < end for begin, end in spans) for at, _ in found["offset_mapping"]]
+        found = encoded(self._tokenizer, whole, "messages", return_offsets_mapping=True)
+        # The first token of a turn may begin with a space that stands before it.
+        said = [any(at < end and begin < stop for begin, end in spans) for at, stop in found["offset_mapping"]]
         return list(found["input_ids"]), said
 
     def _marked(self, messages: Sequence[Message], tools: Any) -> tuple[list[int], list[bool]]:
         text, spans = self._render(messages, opens=False, tools=tools, marks=True)
-        found = self._tokenizer(text, add_special_tokens=False)
+        found = encoded(self._tokenizer, text, "messages")
         said = [False] * len(found["input_ids"])
         for begin, end in spans:
             first, last = found.char_to_token(begin), found.char_to_token(end - 1)

@@ -95,13 +95,13 @@ class Datasets:
     @cached_property
     def has_answers(self) -> bool:
         """Whether held-out records have answers, which can be compared with what the model says."""
-        return self.prompts_held_out and self._settings.train_on != "all"
+        return len(self.asking) == self.held_out_count and self._settings.train_on != "all"
 
     @cached_property
-    def prompts_held_out(self) -> bool:
-        """Whether held-out records have prompts to complete."""
-        (first,) = self.evaluated([0])
-        return first.prompt is not None
+    def asking(self) -> list[int]:
+        """The samples of an evaluation that have a prompt to complete; those of texts have none."""
+        every = self.evaluated(range(self.held_out_count))
+        return [position for position, each in enumerate(every) if each.prompt is not None]
 
     def evaluated(self, positions: Sequence[int]) -> list[Example]:
         """Return samples of an evaluation, which are evenly spread over the held-out records."""
@@ -147,7 +147,8 @@ class RecordPrompts(Prompts):
 
     def held_out(self, ids: Sequence[int]) -> list[Prompt]:
         """See `Prompts`."""
-        return [each.prompt for each in self._data.evaluated(ids) if each.prompt is not None]
+        examples = self._data.evaluated([self._data.asking[each] for each in ids])
+        return [each.prompt for each in examples if each.prompt is not None]
 
     def documents(self, ids: Sequence[int] | Tensor) -> dict[str, Tensor]:
         """Return prompts of rollouts with their right answers, as a micro-batch."""

@@ -151,10 +151,14 @@ def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> La
     from transformers import AutoModelForCausalLM, PreTrainedModel
 
     config = read_config(folder)
-    if len(tokenizer) > config.get_text_config().vocab_size:
+    known = config.get_text_config().vocab_size
+    # Families share tokenizers: Gemma 3 without images lacks the token that stands for one. A text that has such a
+    # token is a bad record.
+    beyond = {number for number in tokenizer.get_vocab().values() if number >= known}
+    if beyond - tokenizer.added_tokens_decoder.keys() or beyond & {tokenizer.eos_token_id, tokenizer.pad_token_id}:
         raise ConfigError(
-            f"{FIELD}: the tokenizer of {folder} has {len(tokenizer)} tokens, but the model "
-            f"{config.get_text_config().vocab_size}; both must be of the same model"
+            f"{FIELD}: the tokenizer of {folder} has tokens up to number {max(beyond)}, but the model knows {known}; "
+            "both must be of the same model"
         )
 
     def build() -> Any:
@@ -190,6 +194,16 @@ def _generation_config(folder: Path) -> Any:
         return GenerationConfig.from_dict(tree)
     except Exception as error:  # the class raises anything
         raise ConfigError(f"{FIELD}: {path} is not a config of generation: {one_line(error)}; copy it again") from error
+
+
+def end_tokens(tokenizer: Any, lm: Any) -> tuple[int, ...]:
+    """Return the tokens that end what a model says: that of its tokenizer, and those of its config of generation.
+
+    A model of conversations often ends its turns with another token than texts, such as `<end_of_turn>`.
+    """
+    configured = getattr(getattr(lm, "generation_config", None), "eos_token_id", None)
+    others = configured if isinstance(configured, list | tuple) else [configured]
+    return tuple(sorted({tokenizer.eos_token_id, *others} - {None}))
 
 
 def check_family(lm: Any, folder: Path) -> None:

@@ -116,6 +116,8 @@ class WeightsEngine:
 
     def _generate(self, prompts: Sequence[Sequence[int]], ids: Tensor, sampling: Sampling) -> Completions:
         device, longest = self._device, sampling.max_new_tokens
+        if self._positions is not None:  # of any prompt, so that ranks make as many passes
+            longest = max(min(longest, self._positions - 1), 1)
         inputs, real = left_padded(prompts, device)
         width = inputs.shape[1]
         cache = static_cache(self._config, width + longest)

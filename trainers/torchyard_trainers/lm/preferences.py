@@ -43,7 +43,7 @@ class Preferences:
         """Compute the reference's log-probabilities of this rank's pairs of a step. Collective at the first one.
 
         Args:
-            session: the model in training.
+            session: the model in training, in `eval` mode.
             ids: of the samples of the step, those of all ranks.
             step: counted from the first of this method.
         """

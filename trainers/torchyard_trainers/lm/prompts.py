@@ -15,13 +15,17 @@ _BESIDE = 16
 
 
 class Prompts:
-    """Prompts by id, and the conversion of completions to text; these are prompts of the built-in tasks."""
+    """Prompts by id, and the conversion of completions to text; these are prompts of the built-in tasks.
+
+    Attributes:
+        ends: tokens that end a completion: that of the tokenizer, until the model is built and adds its own.
+    """
 
     def __init__(self, settings: Settings, tokenizer: Any) -> None:
         """Take the tokenizer of the model."""
         self._settings, self.tokenizer = settings, tokenizer
         self.pad: int = tokenizer.pad_token_id
-        self.end: int = tokenizer.eos_token_id
+        self.ends: tuple[int, ...] = (tokenizer.eos_token_id,)
 
     @property
     def longest(self) -> int:
@@ -37,8 +41,9 @@ class Prompts:
         return self._made(ids, held_out=True)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens, without special ones."""
-        text: str = self.tokenizer.decode(list(tokens), skip_special_tokens=True)
+        """Return the text of tokens, without special ones and without those that end a completion."""
+        said = [each for each in tokens if each not in self.ends]
+        text: str = self.tokenizer.decode(said, skip_special_tokens=True)
         return text
 
     def _made(self, ids: Sequence[int], *, held_out: bool) -> list[Prompt]:

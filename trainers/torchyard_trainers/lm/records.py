@@ -1,15 +1,18 @@
 """Records of files as samples: text, prompt and completion, conversations, pairs of answers, tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchyard_trainers.core.data.rows import BadRecordError, Row, field_of
+from torchyard_trainers.core.data.rows import BadRecordError, Row, field_of, kind_of
+from torchyard_trainers.core.json_text import parse_json
 from torchyard_trainers.lm.chat import ASSISTANT, Chat, Message, conversation
 from torchyard_trainers.lm.columns import JOIN, suggested, with_joined
 from torchyard_trainers.lm.fields import FIELDS
 from torchyard_trainers.lm.settings import Settings
+from torchyard_trainers.lm.tokens import check_known, encoded, prefix_of
 
 
 class Document(NamedTuple):
@@ -57,8 +60,7 @@ class Encoder:
         self._chat = Chat(tokenizer)
         self._prompts = prompts or settings.method in ("grpo", "ppo")
         self._end: int = tokenizer.eos_token_id
-        empty: list[int] = tokenizer("")["input_ids"]
-        self._begin = empty if empty == [tokenizer.bos_token_id] else []
+        self._begin = prefix_of(tokenizer)
 
     def __call__(self, row: Row) -> Example:
         """Return the sample of a record.
@@ -68,7 +70,7 @@ class Encoder:
             ConfigError: the tokenizer has no chat template.
         """
         if isinstance(row.get("tokens"), np.ndarray):
-            return Example(self._tokens(row["tokens"]))
+            return Example(self._windows(row["tokens"]))
         row = with_joined(row, self._joins) if self._joins else row
         if self._settings.method == "dpo":
             return self._pair(row)
@@ -77,7 +79,7 @@ class Encoder:
             return self._task(row, kind)
         if kind == "text":
             return Example(self._text(field_of(row, self._names["text"], str)))
-        return Example(self._answered(row, kind), prompt=self._asked(row, kind) if self._prompts else None)
+        return Example(self._answered(row, kind), prompt=self._completable(row, kind) if self._prompts else None)
 
     def kind(self, row: Row) -> str:
         """Return what a record is: `messages`, `prompt` or `text`.
@@ -101,10 +103,15 @@ class Encoder:
     def _text(self, text: str) -> Document:
         if not text:
             raise BadRecordError(self._names["text"], "is empty")
-        tokens = [*self._begin, *self._plain(text), self._end]
+        tokens = [*self._begin, *self._plain(text, self._names["text"]), self._end]
         return self._fitted(Document(tokens, [True] * len(tokens)), self._names["text"])
 
-    def _tokens(self, tokens: Any) -> Document:
+    def _windows(self, tokens: Any) -> Document:
+        if (method := self._settings.method) != "sft":
+            needed = "prompts" if method != "dpo" else "chosen and rejected answers"
+            raise BadRecordError(
+                "tokens", f"is tokenized text, which only method sft uses; {method} needs {needed}: name other files"
+            )
         if (highest := int(tokens.max())) >= self._vocabulary or int(tokens.min()) < 0:
             raise BadRecordError("tokens", f"has {highest}, but the model has {self._vocabulary} tokens")
         found = tokens.tolist()
@@ -132,7 +139,8 @@ class Encoder:
         if isinstance(prompt, str) and isinstance(completion, str):
             if not completion.strip():
                 raise BadRecordError(name, "is empty")
-            before, after = [*self._begin, *self._plain(prompt)], [*self._plain(completion), self._end]
+            before = [*self._begin, *self._plain(prompt, self._names["prompt"])]
+            after = [*self._plain(completion, name), self._end]
             counts = self._settings.train_on == "all"
             return Document([*before, *after], [counts] * len(before) + [True] * len(after))
         asked = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
@@ -141,7 +149,7 @@ class Encoder:
 
     def _conversed(self, messages: Sequence[Message], first: int, row: Row, name: str) -> Document:
         self._chat.check()
-        last_only, tools = self._settings.train_on == "last", row.get("tools") or None
+        last_only, tools = self._settings.train_on == "last", _tools(row)
         try:
             tokens, said = self._chat.turns(messages, first=first, last_only=last_only, tools=tools)
         except BadRecordError as error:
@@ -216,21 +224,29 @@ class Encoder:
             if answer is None and completion is not None:
                 answer = completion[-1].get("content") if isinstance(completion, list) else completion
         if isinstance(asked, str):
-            text, tokens = asked, [*self._begin, *self._plain(asked)]
+            text, tokens = asked, [*self._begin, *self._plain(asked, names["prompt"])]
         else:
             self._chat.check()
-            text, tokens = self._chat.prompt(asked, tools=row.get("tools") or None)
+            text, tokens = self._chat.prompt(asked, tools=_tools(row))
         if not tokens:
             raise BadRecordError(names["prompt"], "is empty")
+        check_known(self._tokenizer, tokens, self._vocabulary, names["messages" if kind == "messages" else "prompt"])
         known = {} if answer is None else {"answer": str(answer).strip()}
         return Prompt(text, tokens, {**row, **known})
 
-    def _plain(self, text: str) -> list[int]:
-        tokens: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+    def _completable(self, row: Row, kind: str) -> Prompt | None:
+        """Return what an evaluation can complete of a record; None if there is nothing before its answer."""
+        with suppress(BadRecordError):
+            return self._asked(row, kind)
+        return None
+
+    def _plain(self, text: str, name: str) -> list[int]:
+        tokens: list[int] = encoded(self._tokenizer, text, name)["input_ids"]
         return tokens
 
     def _fitted(self, document: Document, name: str) -> Document:
         """Return a document of at most `maxLength` tokens, with one at least to learn."""
+        check_known(self._tokenizer, document.tokens, self._vocabulary, name)
         # The last token is a label only.
         most = self._settings.max_length + 1
         cut = Document(*(self._cut(each, most, name) for each in document)) if len(document[0]) > most else document
@@ -243,6 +259,25 @@ class Encoder:
         if self._settings.truncation == "none":
             raise BadRecordError(name, f"has {len(values)} tokens, and a sample at most {self._settings.max_length}")
         return values[:most] if self._settings.truncation == "end" else values[-most:]
+
+
+def _tools(row: Row) -> list[Any] | None:
+    """Return the descriptions of functions in a record; files of several tools often hold them as JSON text.
+
+    Raises:
+        BadRecordError: they are something else, of which a template would write each character, or each name.
+    """
+    tools = row.get("tools")
+    if isinstance(tools, str):
+        try:
+            tools = parse_json(tools) if tools.strip() else None
+        except ValueError as error:
+            raise BadRecordError("tools", f"is text, and cannot be read as JSON: {error}") from error
+    if not tools:
+        return None
+    if not isinstance(tools, list) or not all(isinstance(each, Mapping) for each in tools):
+        raise BadRecordError("tools", f"is {kind_of(tools)}, expected a list of descriptions of functions")
+    return tools
 
 
 def _part(row: Row, name: str) -> Any:

@@ -45,7 +45,7 @@ class Reinforcement:
         """Make the rollout that starts at `step`, if one does; return its metrics. Collective.
 
         Args:
-            session: the model in training.
+            session: the model in training, in `eval` mode.
             step: counted from the first of this method.
         """
         settings = self._settings
@@ -55,8 +55,6 @@ class Reinforcement:
         session.reporter.phase("rollout")
         if not number and self._reference is not None:
             self._reference.renew()
-        training = session.parallel.module.training
-        session.parallel.module.eval()
         several = settings.steps_per_rollout > 1 or settings.method == "ppo"
         temperature = settings.temperature
         known = self._reference.scorer(session, temperature=temperature) if self._reference is not None else None
@@ -67,7 +65,6 @@ class Reinforcement:
             score=scorer(session, temperature=temperature) if several else None,
             reference=known,
         )
-        session.parallel.module.train(training)
         return metrics
 
     def loss(self, session: Session, batch: MicroBatch, step: int) -> LossOutput:
@@ -141,7 +138,7 @@ def sampling_of(settings: Settings, prompts: Prompts, *, greedy: bool = False, h
         temperature=0.0 if greedy else settings.temperature,
         top_k=settings.top_k,
         top_p=settings.top_p,
-        stop_tokens=(prompts.end,),
+        stop_tokens=prompts.ends,
         stop=settings.stop,
         seed=settings.seed,
         held_out=held_out,

@@ -27,10 +27,11 @@ from torchyard_trainers.core.weights import allocate, parameters_on_meta
 from torchyard_trainers.core.worker import open_session
 from torchyard_trainers.core.world import World, join
 from torchyard_trainers.lm.chat import Chat, conversation
-from torchyard_trainers.lm.folder import empty_model, read_config, read_tokenizer
+from torchyard_trainers.lm.folder import empty_model, end_tokens, read_config, read_tokenizer
 from torchyard_trainers.lm.generation import Sampling, WeightsEngine
 from torchyard_trainers.lm.models import LanguageModel
 from torchyard_trainers.lm.params import without_data
+from torchyard_trainers.lm.tokens import check_known, encoded, prefix_of
 
 
 class Speaker(NamedTuple):
@@ -115,7 +116,10 @@ def _of_checkpoint(path: Path, device: str) -> Speaker:
         raise ConfigError(f"{at} is not that of a run: {error}") from error
     if config.trainer.name != "lm":
         raise ConfigError(f"{path}: its workload is {config.trainer.name}, which does not talk; name a job of lm")
-    trainer = msgspec.structs.replace(config.trainer, params=without_data(config.trainer.params))
+    params = without_data(config.trainer.params)
+    if isinstance(base := params.get("pretrained"), str):  # relative to where the run trained
+        params["pretrained"] = str(Path(str(tree.get("workingDir", "."))) / base)
+    trainer = msgspec.structs.replace(config.trainer, params=params)
     settings = configuration.Parallelism(strategy="single", precision="auto")
     checkpoint = msgspec.structs.replace(config.checkpoint, resume_from=None)
     config = msgspec.structs.replace(
@@ -135,26 +139,26 @@ def _of_checkpoint(path: Path, device: str) -> Speaker:
 def _replies(speaker: Speaker, chat: Chat, request: dict[str, Any], sampling: Sampling) -> Iterator[dict[str, Any]]:
     tokenizer = speaker.tokenizer
     if "text" in request:
-        tokens: Sequence[int] = tokenizer(request["text"])["input_ids"]
+        tokens: Sequence[int] = [*prefix_of(tokenizer), *encoded(tokenizer, request["text"], "text")["input_ids"]]
     else:
         chat.check()
         _, tokens = chat.prompt(conversation(request["messages"], "messages"))
     if not tokens:
         raise BadRecordError("text", "is empty")
-    positions = getattr(speaker.model.lm.config.get_text_config(), "max_position_embeddings", None)
+    field, config = "text" if "text" in request else "messages", speaker.model.lm.config.get_text_config()
+    check_known(tokenizer, tokens, config.vocab_size, field)
+    positions = getattr(config, "max_position_embeddings", None)
     if positions is not None and len(tokens) >= positions:
         raise BadRecordError(
-            "text" if "text" in request else "messages",
+            field,
             f"has {len(tokens)} tokens, but the model has {positions} positions, of which the answer needs some; "
             "shorten it, or begin a new conversation",
         )
-    ends = {tokenizer.eos_token_id}
-    configured = speaker.model.lm.generation_config.eos_token_id
-    ends |= set(configured if isinstance(configured, list) else [configured]) - {None}
+    ends = end_tokens(tokenizer, speaker.model.lm)
     engine = WeightsEngine(speaker.model, speaker.model.lm.config, device=speaker.device)
     said: list[int] = []
     shown, stopped = "", False
-    for token in engine.stream(tokens, sampling._replace(stop_tokens=tuple(sorted(ends)))):
+    for token in engine.stream(tokens, sampling._replace(stop_tokens=ends)):
         stopped = token in ends
         if stopped:
             break

@@ -26,7 +26,14 @@ from torchyard_trainers.lm.batches import Batch
 from torchyard_trainers.lm.completions import Completed, Judge, complete, means, rows_of_table, write_table
 from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fingerprint, within_positions
 from torchyard_trainers.lm.evaluation import Result, answers, score_answers
-from torchyard_trainers.lm.folder import check_files, empty_model, limits_in, read_tokenizer, tokenizer_files
+from torchyard_trainers.lm.folder import (
+    check_files,
+    empty_model,
+    end_tokens,
+    limits_in,
+    read_tokenizer,
+    tokenizer_files,
+)
 from torchyard_trainers.lm.models import LanguageModel, build_model, decoder_layers, limits_of
 from torchyard_trainers.lm.preferences import Preferences, TaskPairs
 from torchyard_trainers.lm.prompts import Prompts
@@ -149,6 +156,7 @@ class LanguageModeling(Workload):
         if settings.lora_rank is not None:
             targets = list(settings.lora_targets) or "all-linear"
             model.lm = add_lora(model.lm, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets)
+        self._prompts.ends = end_tokens(self.tokenizer, model.lm)
         self._reference = Reference(model) if settings.needs_reference else None
         if settings.method in ("grpo", "ppo"):
             self._reinforcement = Reinforcement(settings, self._prompts, self._judge, self._reference)
@@ -205,6 +213,8 @@ class LanguageModeling(Workload):
     def prepare(self, session: Session, step: int) -> dict[str, float]:
         """Make the rollout that starts at this step, or score its pairs with the reference."""
         own = step - self.settings.sft_steps
+        # With dropout, a policy would have other probabilities in a step than in its rollout or as the reference.
+        session.parallel.module.train(self.settings.method == "sft" or own < 0)
         self._check_trains()
         if self._data is not None and self.source is None and not self._compared:
             check_same_data(self._data, session.world)
@@ -304,11 +314,11 @@ class LanguageModeling(Workload):
     def _complete(self, session: Session) -> list[Completed]:
         """Complete held-out prompts, if the parameters say so."""
         settings, data = self.settings, self._data
-        if not settings.eval_completions or (data is not None and not data.prompts_held_out):
+        if not settings.eval_completions or (data is not None and not data.asking):
             return []
         prompts, count = self._prompts, settings.eval_completions
         ways = sampling_of(settings, prompts, greedy=True), sampling_of(settings, prompts, held_out=True)
-        most = count if data is None else min(count, data.held_out_count)
+        most = count if data is None else min(count, len(data.asking))
         engine = engine_of(session, prompts, compiled=settings.compile)
         return complete(session, settings, prompts, engine=engine, judge=self._judge, samplings=ways, count=most)
 

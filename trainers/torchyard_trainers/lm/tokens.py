@@ -1,9 +1,12 @@
-"""A character tokenizer for models without a tokenizer folder, as a real tokenizer of `transformers`."""
+"""Texts as tokens of any tokenizer of `transformers`, and a tokenizer of characters for models without a folder."""
 
 import string
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from torchyard_trainers.core.data.rows import BadRecordError
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
@@ -13,6 +16,50 @@ CHAT_TEMPLATE = (
     "{{ eos_token if message.role == 'assistant' else '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
+
+
+def encoded(tokenizer: Any, text: str, field: str, **options: Any) -> Any:
+    """Return what a tokenizer makes of a text, without special tokens.
+
+    Args:
+        tokenizer: of transformers.
+        text: to encode.
+        field: that has the text, for messages.
+        options: of the tokenizer, such as `return_offsets_mapping`.
+
+    Raises:
+        BadRecordError: the tokenizer has no token for a part of the text, and none for what it does not know.
+    """
+    try:
+        return tokenizer(text, add_special_tokens=False, **options)
+    except Exception as error:  # the library raises Exception itself
+        raise BadRecordError(field, f"cannot be encoded by the tokenizer of the model: {error}") from error
+
+
+def prefix_of(tokenizer: Any) -> list[int]:
+    """Return the tokens that a tokenizer puts before every text: for many families `bos_token`, for others none."""
+    empty: list[int] = tokenizer("")["input_ids"]
+    try:
+        plain, whole = (tokenizer("a", add_special_tokens=each)["input_ids"] for each in (False, True))
+    except Exception:  # noqa: BLE001 - it has no token for this letter
+        plain, whole = [], empty
+    if not plain:  # what stands before a text cannot be told from what stands behind it
+        return empty if empty == [tokenizer.bos_token_id] else []
+    return next((whole[:at] for at in range(len(whole)) if whole[at : at + len(plain)] == plain), [])
+
+
+def check_known(tokenizer: Any, tokens: Sequence[int], known: int, field: str) -> None:
+    """Check that the model has all tokens of a text; tokenizers that families share may have more.
+
+    Raises:
+        BadRecordError: the model lacks one.
+    """
+    if (highest := max(tokens, default=0)) >= known:
+        raise BadRecordError(
+            field,
+            f"has the token {tokenizer.convert_ids_to_tokens(highest)!r}, number {highest}, but the model knows "
+            f"{known} tokens only; remove it",
+        )
 
 
 def character_tokenizer() -> Any:

@@ -86,9 +86,8 @@ class Checkpoints:
             if path.exists():
                 compare_identity(path, identity)
             else:
-                commits.write_atomically(
-                    path, json.dumps({"schema": 1, "identity": identity, "config": config}, indent=1)
-                )
+                record = {"schema": 1, "identity": identity, "config": config, "workingDir": str(Path.cwd())}
+                commits.write_atomically(path, json.dumps(record, indent=1))
 
         self._world.from_leader(check_or_write)
 

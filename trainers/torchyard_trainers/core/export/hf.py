@@ -58,7 +58,7 @@ def write(
     entries = _adapters(language) if only_adapters else weight_entries(session.parallel.module, prefix)
     stem = ADAPTER if only_adapters else MODEL
     files = write_files(entries, folder, stem, session.world, shared=shared, verify=verify, limit=limit)
-    base = str(work.pretrained.folder) if work.pretrained is not None else None
+    base = str(work.pretrained.folder.absolute()) if work.pretrained is not None else None
 
     def add_configs() -> None:
         if only_adapters:
