@@ -23,9 +23,9 @@ from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.weights import allocate, built, fill
 from torchyard_trainers.core.workload import MicroBatch, Session
-from torchyard_trainers.lm.agreement import check_agreement
+from torchyard_trainers.lm.agreement import check_agreement, check_generation
 from torchyard_trainers.lm.folder import empty_model, read_tokenizer
-from torchyard_trainers.lm.generation import Sampling
+from torchyard_trainers.lm.generation import Sampling, WeightsEngine
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.talk import answer, open_speaker
 from torchyard_trainers.lm.task import LanguageModeling
@@ -78,6 +78,33 @@ def test_loss_logits_scores_and_exports_are_those_of_transformers(tmp_path, fami
     out = exported(work, session, tmp_path / "export", "hf")
     torch.testing.assert_close(logits(AutoModelForCausalLM.from_pretrained(out)), theirs, rtol=0, atol=1e-6)
     assert names(out) == names(folder), "the layout in files is that of the family"
+
+
+@pytest.mark.parametrize("family", ["gpt_neo", "llama4_text"])
+def test_completions_of_families_with_layers_of_their_own_are_those_of_transformers(tmp_path, family):
+    folder = save_family(family, tmp_path / "model")
+    _, session = begun(folder)
+    model, base = session.parallel.module, AutoModelForCausalLM.from_pretrained(folder).eval()
+    torch.testing.assert_close(model(TEXT), logits(base)[:, -1])
+    check_generation(session, family)
+    asked = [[5, 9, 11, 23, 8, 40, 33, 12, 18], [7, 8, 9]]
+    engine = WeightsEngine(model, model.lm.config, device=ALONE.device)
+    found = engine.generate(asked, torch.arange(2), Sampling(6, temperature=0)).tokens
+    for prompt, said in zip(asked, found.tolist(), strict=True):
+        with torch.no_grad():
+            theirs = base(input_ids=torch.tensor([prompt + said]), use_cache=False).logits[0].argmax(-1)
+        assert theirs[len(prompt) - 1 : -1].tolist() == said
+
+
+def test_a_family_that_cannot_generate_is_rejected_where_completions_are_needed(tmp_path, monkeypatch):
+    _, session = begun(save_family("minimax", tmp_path / "minimax"))
+    check_agreement(session, "minimax", packs=False)
+    with pytest.raises(ConfigError, match=r"'minimax' do not take a cache of keys and values .*evalCompletions: 0, or"):
+        check_generation(session, "minimax")
+    monkeypatch.setattr("torchyard_trainers.lm.static_cache.GROWING", frozenset())
+    _, session = begun(save_family("gpt_neo", tmp_path / "gpt_neo"))
+    with pytest.raises(ConfigError, match=r"gives a token the log-probability .* after a cache of keys and values: l"):
+        check_generation(session, "gpt_neo")
 
 
 @pytest.mark.parametrize("family", ["gpt2", "mixtral", "phimoe", "deepseek_v3"])

@@ -178,10 +178,8 @@ def test_a_model_in_training_generates_without_dropout_and_is_put_back(qwen):
 
 
 def test_no_memory_is_taken_for_tokens_beyond_the_last_position(qwen):
-    asked = [PROMPTS[0], [7] * 250]
-    found = engine_of(qwen).generate(asked, torch.arange(2), Sampling(10**9, temperature=0, stop_tokens=(END,)))
-    few = engine_of(qwen).generate(asked, torch.arange(2), Sampling(260, temperature=0, stop_tokens=(END,)))
-    assert rows(found) == rows(few)
+    found = engine_of(qwen).generate([[7] * 253], torch.arange(1), Sampling(10**9, temperature=0))
+    assert rows(found) == rows(engine_of(qwen).generate([[7] * 253], torch.arange(1), Sampling(3, temperature=0)))
 
 
 def test_a_cut_off_completion_has_not_stopped(qwen):

@@ -36,6 +36,17 @@ FAMILIES = {
         "qk_nope_head_dim": 8,
         "v_head_dim": 8,
     },
+    "gpt_neo": {  # whose layers cut a mask of their own
+        "hidden_size": 16,
+        "num_layers": 2,
+        "attention_types": [[["global", "local"], 1]],
+        "num_heads": 2,
+        "max_position_embeddings": 256,
+        "window_size": 4,
+        "initializer_range": 0.2,
+    },
+    "llama4_text": {**_LLAMA, "head_dim": 8, "num_local_experts": 4, "intermediate_size_mlp": 24},
+    "minimax": {**_LLAMA, "head_dim": 8, "num_local_experts": 4, "num_experts_per_tok": 2},
     "gpt_neox": {**_LLAMA, "attention_dropout": 0, "hidden_dropout": 0},
     "hyperclovax": {**_LLAMA, "logits_scaling": 4.0},
     "opt": {

@@ -1,7 +1,7 @@
 """Checks that a model computes here what transformers computes with it, before any step is taken.
 
-The output layer is applied here, a chunk at a time, and packed documents are kept apart by their positions. A family
-that does either in another way would train, but learn something else.
+The output layer is applied here, a chunk at a time, packed documents are kept apart by their positions, and completions
+are generated with a cache. A family that does one of these in another way would train, but learn something else.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -13,10 +13,13 @@ from torch.nn import functional as F
 from torchyard_trainers.core.data.packing import concatenated
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.core.model_config import one_line
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.models import LanguageModel
+from torchyard_trainers.lm.static_cache import bucketed, cache_of, continue_at, grows
 
 LENGTH = 12  # tokens of each of two documents
+CACHE = 1024  # tokens that a cache has memory for
 # Between losses per token: of the same sums in another order, in fp32 and in half precision.
 TOLERANCE, TOLERANCE_HALF = 1e-3, 0.3
 
@@ -61,6 +64,53 @@ def check_agreement(session: Session, name: str, *, packs: bool, compiled: bool 
                     f"another one, and {ours:.4f} alone: layers of type {model.lm.config.model_type!r} see across "
                     "packed samples; set microBatchSize in its place"
                 )
+
+
+@torch.no_grad()
+def check_generation(session: Session, name: str, *, compiled: bool = False) -> None:
+    """Check that the last token of a document is as probable after a cache as in one pass. Collective.
+
+    Args:
+        session: the model, in `eval` mode.
+        name: of the model, for messages.
+        compiled: whether the model has compiled blocks.
+
+    Raises:
+        ConfigError: it is not, or the model takes no such cache.
+    """
+    model, device = session.parallel.module, session.world.device
+    assert isinstance(model, LanguageModel)
+    config = model.lm.config.get_text_config()
+    document = torch.arange(LENGTH, device=device)[None] * max(1, config.vocab_size // LENGTH)
+    length = min(getattr(config, "max_position_embeddings", None) or CACHE, CACHE)
+    places, mask = torch.arange(LENGTH, device=device)[None], torch.ones(1, bucketed(length), device=device).long()
+    before, last = slice(0, LENGTH - 1), slice(LENGTH - 1, LENGTH)
+    plain: AbstractContextManager[object] = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    tolerance = TOLERANCE if session.precision.name == "fp32" else TOLERANCE_HALF
+    with session.precision.forward(), plain:
+        theirs = model(document, plain=True)[:, -1].float().log_softmax(-1)
+        try:
+            cache = cache_of(model.lm.config, length)
+            model(document[:, before], attention_mask=mask[:, before], position_ids=places[:, before], cache=cache)
+            continue_at(cache, places[0, LENGTH - 1])
+            seen = mask[:, :LENGTH] if grows(model.lm.config) else mask
+            ours = model(document[:, last], attention_mask=seen, position_ids=places[:, last], cache=cache)
+        except (ValueError, TypeError, AttributeError, IndexError) as error:
+            raise ConfigError(
+                f"trainer.params.pretrained: {name} cannot generate completions, since models of type "
+                f"{model.lm.config.model_type!r} do not take a cache of keys and values ({one_line(error)}); {_WITHOUT}"
+            ) from error
+    kind = theirs.argmax(-1, keepdim=True)
+    wanted, found = (float(each.gather(-1, kind)) for each in (theirs, ours.log_softmax(-1)))
+    if not abs(found - wanted) <= tolerance * max(1.0, abs(wanted)):
+        raise ConfigError(
+            f"trainer.params.pretrained: {name} gives a token the log-probability {wanted:.4f} in one pass, and "
+            f"{found:.4f} after a cache of keys and values: layers of type {model.lm.config.model_type!r} read it in a "
+            f"way that this trainer does not know; {_WITHOUT}"
+        )
+
+
+_WITHOUT = "use method sft or dpo with evalCompletions: 0, or another model"
 
 
 def _labels(document: Tensor) -> Tensor:

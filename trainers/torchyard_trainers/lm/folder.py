@@ -22,7 +22,7 @@ from torchyard_trainers.core.tokenizer_file import (
     check_growth,
     check_tokenizer_file,
 )
-from torchyard_trainers.lm.models import LanguageModel
+from torchyard_trainers.lm.models import LanguageModel, decoder_of
 
 FIELD = "trainer.params.pretrained"
 # Whatever a tokenizer of transformers is saved as; an export holds the same files.
@@ -212,7 +212,7 @@ def check_family(lm: Any, folder: Path) -> None:
     Raises:
         ConfigError: they do not.
     """
-    taken = signature(lm.base_model.forward).parameters
+    taken = signature(decoder_of(lm).forward).parameters
     if lacking := [name for name in _NEEDED if name not in taken]:
         raise ConfigError(
             f"{FIELD}: {folder} is of model_type {lm.config.model_type!r}, which takes no {' and no '.join(lacking)}; "

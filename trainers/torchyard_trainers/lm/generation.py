@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchyard_trainers.core.device import can_sync, only_shapes
 from torchyard_trainers.core.graphs import Graphed
-from torchyard_trainers.lm.static_cache import bucketed, continue_at, static_cache
+from torchyard_trainers.lm.static_cache import bucketed, cache_of, continue_at, grows
 from torchyard_trainers.rl.sampling import choose, draws_of, restrict
 
 # A check whether all completions have ended synchronises with the GPU, or with the other ranks.
@@ -120,7 +120,7 @@ class WeightsEngine:
             longest = max(min(longest, self._positions - 1), 1)
         inputs, real = left_padded(prompts, device)
         width = inputs.shape[1]
-        cache = static_cache(self._config, width + longest)
+        cache, growing = cache_of(self._config, width + longest), grows(self._config)
         # Places after the last token are hidden, since they are in its future: the mask is the same in each pass.
         mask = torch.nn.functional.pad(real, (0, bucketed(width + longest) - width), value=1)
         positions = (mask.cumsum(1) - 1).clamp(min=0)
@@ -138,11 +138,12 @@ class WeightsEngine:
 
         def add_a_token(last: Tensor, position: Tensor, place: Tensor, draw: Tensor | None) -> Tensor:
             continue_at(cache, place)
-            logits = self._model(last[:, None], attention_mask=mask, position_ids=position[:, None], cache=cache)
+            seen = mask[:, : width + at] if growing else mask
+            logits = self._model(last[:, None], attention_mask=seen, position_ids=position[:, None], cache=cache)
             return _next(logits, sampling, draw)
 
         # A graph reads the memory of this cache and of these weights, so each rollout records its own.
-        step = Graphed(add_a_token, wanted=self._graphs and longest >= WORTH_A_GRAPH)
+        step = Graphed(add_a_token, wanted=self._graphs and not growing and longest >= WORTH_A_GRAPH)
         chosen = torch.empty(0)
         for at in _places(longest):
             draw = None if draws is None else draws[:, at]
@@ -173,7 +174,7 @@ class WeightsEngine:
             count = min(count, max(self._positions - len(prompt), 1))
         length = len(prompt) + count
         places = torch.arange(length, device=self._device)[None]
-        mask, cache = torch.ones_like(places), static_cache(self._config, length)
+        mask, cache = torch.ones_like(places), cache_of(self._config, length)
         draws = _draws(torch.zeros(1, dtype=torch.int64, device=self._device), sampling, count)
         for at in range(count):
             end = len(prompt) + at

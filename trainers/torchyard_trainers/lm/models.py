@@ -148,7 +148,7 @@ class LanguageModel(nn.Module):
         # Transformers looks at the values of positions to find packed samples.
         alone = one_sample_in_a_row() if only_shapes() and position_ids is None else nullcontext()
         with alone:
-            hidden = self.lm.base_model(
+            hidden = decoder_of(self.lm)(
                 input_ids=tokens,
                 attention_mask=attention_mask,
                 position_ids=position_ids,
@@ -203,10 +203,16 @@ class LanguageModel(nn.Module):
         return Scores(log_probability, entropy, value, greedy)
 
 
+def decoder_of(lm: Any) -> Any:
+    """Return the part of a model of transformers that computes hidden states."""
+    # The class of Llama 4 names another part, which a model of text does not have.
+    return lm.model if lm.base_model is lm else lm.base_model
+
+
 def decoder_layers(lm: Any) -> list[nn.Module]:
     """Return the layers of a model of transformers; [] if they are not one list."""
     count = lm.config.get_text_config().num_hidden_layers
-    lists = (each for each in lm.base_model.modules() if isinstance(each, nn.ModuleList) and len(each) == count)
+    lists = (each for each in decoder_of(lm).modules() if isinstance(each, nn.ModuleList) and len(each) == count)
     return list(next(lists, ()))
 
 

@@ -1,14 +1,16 @@
-"""Keys and values of a generation, in memory that is allocated once."""
+"""Keys and values of a generation, in memory that is allocated once, where the family of the model allows it."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import StaticCache
+from transformers import Cache, DynamicCache, StaticCache
 from transformers.cache_utils import StaticLayer
 
 # Lengths of caches are multiples of this, so that few shapes occur.
 BUCKET = 64
+# Families whose layers cut a mask of their own to the length of the cache, as if it had no places for later tokens.
+GROWING = frozenset({"gpt_neo"})
 
 
 class _PromptFirstLayer(StaticLayer):
@@ -48,8 +50,15 @@ def bucketed(length: int) -> int:
     return -(-length // BUCKET) * BUCKET
 
 
-def static_cache(config: Any, length: int) -> StaticCache:
+def grows(config: Any) -> bool:
+    """Return whether the cache of a model grows with every pass, which then sees the mask of its tokens only."""
+    return config.get_text_config().model_type in GROWING
+
+
+def cache_of(config: Any, length: int) -> Cache:
     """Return an empty cache for at least `length` tokens of a model of transformers."""
+    if grows(config):
+        return DynamicCache(config=config)
     size = bucketed(length)
     cache = _OneTypeCache(config=config, max_cache_len=size)
     cache.layers = [_PromptFirstLayer(size) if type(each) is StaticLayer else each for each in cache.layers]
@@ -57,7 +66,7 @@ def static_cache(config: Any, length: int) -> StaticCache:
 
 
 @torch.no_grad()
-def continue_at(cache: StaticCache, place: Tensor) -> None:
+def continue_at(cache: Cache, place: Tensor) -> None:
     """Have the next pass write at a place (0 is the first): as a value of a tensor, which a CUDA graph can replay.
 
     Layers that see a window only count in Python; passes in order need no more.

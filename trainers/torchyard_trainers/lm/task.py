@@ -21,7 +21,7 @@ from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, evaluated, ids_of_step
-from torchyard_trainers.lm.agreement import check_agreement
+from torchyard_trainers.lm.agreement import check_agreement, check_generation
 from torchyard_trainers.lm.batches import Batch
 from torchyard_trainers.lm.completions import Completed, Judge, complete, means, rows_of_table, write_table
 from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fingerprint, within_positions
@@ -294,6 +294,8 @@ class LanguageModeling(Workload):
         if self.pretrained is not None and not self._agrees and not only_shapes():
             folder = str(self.pretrained.folder)
             check_agreement(session, folder, packs=settings.packs, compiled=settings.compile)
+            if settings.eval_completions or self._reinforcement is not None:
+                check_generation(session, folder, compiled=settings.compile)
             self._agrees = True
         metrics = self._preferences.evaluate(session) if self._preferences is not None else {}
         found: Result | None = None
