@@ -4,6 +4,7 @@ import fcntl
 import json
 from pathlib import Path
 
+import pytest
 import yaml
 from tests.cli.conftest import CommandLine, eventually
 from tests.support.cli.recorded import FAILED, RUNNING, SUCCEEDED
@@ -52,6 +53,14 @@ def test_machines_get_whole_objects_and_nothing_else(torchyard: CommandLine) -> 
     assert found == yaml.safe_load(torchyard("status", "cvrp", "-o", "yaml").stdout)
     assert found["status"]["progress"]["step"] == 120
     assert found["kind"] == "TrainingJob"
+
+
+@pytest.mark.parametrize("command", ["wait", "stop", "suspend"])
+def test_commands_that_change_or_wait_print_the_object_for_programs(torchyard: CommandLine, command: str) -> None:
+    torchyard.record("cvrp", status_document(SUCCEEDED.status))
+    done = torchyard(command, "cvrp", "-o", "json")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["metadata"]["name"], found["status"]["state"]) == (0, "cvrp", "Succeeded")
 
 
 def test_status_says_what_matters_first(torchyard: CommandLine) -> None:
@@ -108,6 +117,8 @@ def test_logs_of_all_ranks_begin_with_the_one_that_failed_first(torchyard: Comma
         "[r0 cvrp-0-0] b",
     ]
     assert torchyard("logs", "cvrp", "--rank", "0", "--tail", "1").stdout == "[r0 cvrp-0-0] b\n"
+    line = json.loads(torchyard("logs", "cvrp", "--rank", "0", "--tail", "1", "-o", "json").stdout)
+    assert line == {"rank": 0, "pod": "cvrp-0-0", "text": "b", "time": "", "agent": False}
     none = torchyard("logs", "cvrp", "--rank", "7")
     assert "rank 7 is not possible: 'cvrp' has 2 ranks; ask for 0 to 1" in none.stderr
     assert (none.returncode, none.stdout) == (64, "")

@@ -162,21 +162,33 @@ def logs_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank")
     parser.add_argument("-f", "--follow", action="store_true", help="continue until the run ends, through new rounds")
     parser.add_argument("--tail", metavar="N", type=common.natural, help="only the last N lines of each rank")
+    common.output(parser, "json", help="one object a line: rank, pod, text, time, agent")
 
 
 def logs(
-    *, name: str, context: str | None, namespace: str | None, rank: int | None, follow: bool, tail: int | None
+    *,
+    name: str,
+    context: str | None,
+    namespace: str | None,
+    rank: int | None,
+    follow: bool,
+    tail: int | None,
+    output: Literal["json"] | None,
 ) -> int:
     """Show the output of a job's ranks, each line after its rank and pod.
 
     The rank that failed first comes first. On a cluster: of the pods that are still there.
     """
+    import msgspec
+
     from torchyard.cli.arguments import ask
+    from torchyard.cli.output import escaped
     from torchyard.client.backend import Backend
 
     async def show(backend: Backend) -> int:
         async for line in backend.logs(name, rank=rank, follow=follow, tail=tail):
-            sys.stdout.write(f"{line}\n")
+            shown = str(line) if output is None else escaped(msgspec.json.encode(line).decode())
+            sys.stdout.write(f"{shown}\n")
             if follow:
                 sys.stdout.flush()
         return SUCCEEDED
@@ -194,6 +206,7 @@ def wait_arguments(parser: ArgumentParser) -> None:
     common.location_options(parser)
     parser.add_argument("--for", dest="goal", choices=GOALS, default="over", help="what to wait for; by default: over")
     parser.add_argument("--timeout", metavar="DURATION", type=duration, help="give up after this time: 90s, 5m, 2h")
+    common.output(parser, "json", "yaml", help="print the object at the end of the wait, if it still exists")
 
 
 def duration(text: str) -> float:
@@ -206,23 +219,37 @@ def duration(text: str) -> float:
         raise ArgumentTypeError(str(error)) from error
 
 
-def wait(name: str, context: str | None, namespace: str | None, goal: str, timeout: float | None) -> int:
+def wait(
+    *,
+    name: str,
+    context: str | None,
+    namespace: str | None,
+    goal: str,
+    timeout: float | None,
+    output: Format | None,
+) -> int:
     """Wait until a job has ended or reached another state.
 
     Exit codes: 0 it did, 1 it cannot any more, or not by itself (64: its workload rejected its configuration), 75 it is
     suspended instead, 124 the time is up.
     """
     import asyncio
+    import contextlib
 
     from torchyard.cli.arguments import ask
+    from torchyard.client.errors import NotFoundError
 
     async def reached(backend: "Backend") -> int:
         try:
             async with asyncio.timeout(timeout):
-                return await (_deleted(backend, name) if goal == "deleted" else _reached(backend, name, goal))
+                code = await (_deleted(backend, name) if goal == "deleted" else _reached(backend, name, goal))
         except TimeoutError:
             say(f"{name} did not reach it in time")
-            return TIMED_OUT
+            code = TIMED_OUT
+        if output is not None:
+            with contextlib.suppress(NotFoundError):
+                emit((await backend.get(name)).document, output)
+        return code
 
     return ask(reached, name, context, namespace, waits=True)
 

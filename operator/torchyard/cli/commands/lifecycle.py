@@ -16,22 +16,27 @@ def stop_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `stop`."""
     common.run_name(parser)
     parser.add_argument("--no-wait", dest="wait", action="store_false", help="return at once")
+    common.output(parser, "json", "yaml", help="print the object on stdout")
 
 
-def stop(name: str, wait: bool) -> int:
+def stop(*, name: str, wait: bool, output: Format | None) -> int:
     """Save a run and stop it; `torchyard resume` continues from there.
 
     Exit code 75 when it is stopped, 0 when it had succeeded before, 1 when it had failed.
     """
     import asyncio
 
+    from torchyard.cli.arguments import ask_at
     from torchyard.client.local import find, load
+    from torchyard.client.location import HERE
     from torchyard.client.stopping import settled, stop_run
 
     run = load(find(name))
     if not settled(run):
         say(f"{name}: saving and stopping")
         run = asyncio.run(stop_run(name, wait=wait))
+    if output is not None:
+        emit(ask_at(HERE, lambda backend: backend.get(name)).document, output)
     state = run.job.status.state
     if state.terminal:
         say(f"{name} has already {state.lower()}")
@@ -63,10 +68,7 @@ def suspend(name: str, context: str | None, namespace: str | None, output: Forma
 
     location = location_of(name, context, namespace)
     if location == HERE:
-        code = stop(name, wait=True)
-        if output is not None:
-            emit(ask_at(HERE, lambda backend: backend.get(name)).document, output)
-        return code
+        return stop(name=name, wait=True, output=output)
 
     async def suspend(backend: Backend) -> int:
         kept = await backend.get(name)
