@@ -279,7 +279,8 @@ def test_the_live_view_draws_on_a_real_terminal(torchyard: CommandLine) -> None:
     assert screen.rindex("Succeeded") > screen.rindex("Running")
 
 
-def test_a_run_of_a_killed_controller_is_reattached(torchyard: CommandLine) -> None:
+@pytest.mark.parametrize("ends", ["later", "before it is reattached"])
+def test_a_run_of_a_killed_controller_is_reattached(torchyard: CommandLine, ends: str) -> None:
     (torchyard.folder / "loop.py").write_text(
         "import os, pathlib, sys, time\n"
         "print('waiting for', *sys.argv[1:], os.environ['COLOUR'], flush=True)\n"
@@ -301,14 +302,17 @@ def test_a_run_of_a_killed_controller_is_reattached(torchyard: CommandLine) -> N
     assert torchyard("ps").stdout.splitlines()[1].split()[:2] == ["loop", "Detached"]
     waited = torchyard("wait", "loop")
     assert waited.returncode == 1
-    assert "still training, but no process follows it (Detached)" in waited.stderr
+    assert "its pods are alive, but no process follows them or would notice the end" in waited.stderr
     assert torchyard("rm", "loop").returncode == 64, "it is going on"
+    if ends == "before it is reattached":
+        (torchyard.run_folder("loop") / "checkpoints" / "end").touch()
+        eventually(lambda: "none of its workers runs: they may have ended" in torchyard("status", "loop").stdout)
     resumed = torchyard.start("resume", "loop")
     assert resumed.stderr is not None
     assert resumed.stderr.readline(), "it is controlled again"
     (torchyard.run_folder("loop") / "checkpoints" / "end").touch()
     stdout, stderr = resumed.communicate(timeout=300)
-    assert (resumed.returncode, stdout) == (0, "end\n"), stderr
+    assert (resumed.returncode, stdout) == (0, "end\n" if ends == "later" else ""), stderr
     assert "loop succeeded" in stderr
     assert "next: torchyard fetch loop end" in stderr
     assert Path(f"/proc/{worker}").exists() is False

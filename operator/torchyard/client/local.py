@@ -327,9 +327,7 @@ def _loaded(folder: RunFolder) -> Run | None:
 
 def _abandoned(name: str, *, detached: bool) -> TorchYardError:
     if detached:
-        what = (
-            f"the run {name!r} is still training, but no process follows it (Detached), so that its end is not noticed"
-        )
+        what = f"the run {name!r} is detached: its pods are alive, but no process follows them or would notice the end"
         return TorchYardError(what, f"`torchyard resume {name}` reattaches", FAILED)
     what = f"the run {name!r} is interrupted: the process that controlled it is gone"
     return TorchYardError(what, f"`torchyard resume {name}` continues it", FAILED)

@@ -49,8 +49,10 @@ def render(kept: Kept, details: JobDetails, now: float, flags: str = "") -> Rend
 
 def detached_sentence(job: TrainingJob, training: bool) -> str:
     """Return what a run does whose controlling process was killed."""
-    what = "Still training, detached" if training else "Its pods are alive, detached"
-    return f"{what}: a failure would not be restarted now; `torchyard resume {job.metadata.name}` reattaches."
+    reattach = f"`torchyard resume {job.metadata.name}` reattaches"
+    if not training:
+        return f"Detached, and none of its workers runs: they may have ended; {reattach} and finds out."
+    return f"Still training, detached: a failure would not be restarted now; {reattach}."
 
 
 def head(job: TrainingJob, controlled: bool, now: float, detached: str = "", *, flags: str = "") -> RenderableType:
