@@ -107,6 +107,12 @@ def test_a_family_that_cannot_generate_is_rejected_where_completions_are_needed(
         check_generation(session, "gpt_neo")
 
 
+def test_a_family_that_cannot_generate_does_not_talk(tmp_path):
+    folder = save_family("minimax", tmp_path / "minimax")
+    with pytest.raises(ConfigError, match=r"minimax cannot answer: models of type 'minimax' do not take a cache"):
+        answer(folder, "cpu", Sampling(6), io.StringIO(), io.StringIO())
+
+
 @pytest.mark.parametrize("family", ["gpt2", "mixtral", "phimoe", "deepseek_v3"])
 def test_adapters_are_added_to_matrices_of_any_layout(tmp_path, family):
     folder = save_family(family, tmp_path / "model")

@@ -66,9 +66,8 @@ def check_agreement(session: Session, name: str, *, packs: bool, compiled: bool 
                 )
 
 
-@torch.no_grad()
 def check_generation(session: Session, name: str, *, compiled: bool = False) -> None:
-    """Check that the last token of a document is as probable after a cache as in one pass. Collective.
+    """Check that a model generates completions with a cache as it would without one. Collective.
 
     Args:
         session: the model, in `eval` mode.
@@ -76,41 +75,53 @@ def check_generation(session: Session, name: str, *, compiled: bool = False) -> 
         compiled: whether the model has compiled blocks.
 
     Raises:
-        ConfigError: it is not, or the model takes no such cache.
+        ConfigError: it does not.
     """
-    model, device = session.parallel.module, session.world.device
+    model = session.parallel.module
     assert isinstance(model, LanguageModel)
-    config = model.lm.config.get_text_config()
-    document = torch.arange(LENGTH, device=device)[None] * max(1, config.vocab_size // LENGTH)
-    length = min(getattr(config, "max_position_embeddings", None) or CACHE, CACHE)
-    places, mask = torch.arange(LENGTH, device=device)[None], torch.ones(1, bucketed(length), device=device).long()
-    before, last = slice(0, LENGTH - 1), slice(LENGTH - 1, LENGTH)
     plain: AbstractContextManager[object] = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-    tolerance = TOLERANCE if session.precision.name == "fp32" else TOLERANCE_HALF
     with session.precision.forward(), plain:
-        theirs = model(document, plain=True)[:, -1].float().log_softmax(-1)
-        try:
-            cache = cache_of(model.lm.config, length)
-            model(document[:, before], attention_mask=mask[:, before], position_ids=places[:, before], cache=cache)
-            continue_at(cache, places[0, LENGTH - 1])
-            seen = mask[:, :LENGTH] if grows(model.lm.config) else mask
-            ours = model(document[:, last], attention_mask=seen, position_ids=places[:, last], cache=cache)
-        except (ValueError, TypeError, AttributeError, IndexError) as error:
-            raise ConfigError(
-                f"trainer.params.pretrained: {name} cannot generate completions, since models of type "
-                f"{model.lm.config.model_type!r} do not take a cache of keys and values ({one_line(error)}); {_WITHOUT}"
-            ) from error
-    kind = theirs.argmax(-1, keepdim=True)
-    wanted, found = (float(each.gather(-1, kind)) for each in (theirs, ours.log_softmax(-1)))
-    if not abs(found - wanted) <= tolerance * max(1.0, abs(wanted)):
+        problem = cache_problem(model, session.world.device, exact=session.precision.name == "fp32")
+    if problem is not None:
         raise ConfigError(
-            f"trainer.params.pretrained: {name} gives a token the log-probability {wanted:.4f} in one pass, and "
-            f"{found:.4f} after a cache of keys and values: layers of type {model.lm.config.model_type!r} read it in a "
-            f"way that this trainer does not know; {_WITHOUT}"
+            f"trainer.params.pretrained: {name} cannot generate completions: {problem}; use method sft or dpo with "
+            "evalCompletions: 0, or another model"
         )
 
 
-_WITHOUT = "use method sft or dpo with evalCompletions: 0, or another model"
+@torch.no_grad()
+def cache_problem(model: LanguageModel, device: torch.device, *, exact: bool) -> str | None:
+    """Return why completions would not be those of the model; None: the last token of a document is as probable.
+
+    Args:
+        model: in `eval` mode.
+        device: of its parameters.
+        exact: whether it computes in fp32.
+    """
+    config = model.lm.config.get_text_config()
+    length = min(getattr(config, "max_position_embeddings", None) or CACHE, CACHE)
+    count = min(LENGTH, length)
+    places, mask = torch.arange(count, device=device)[None], torch.ones(1, bucketed(length), device=device).long()
+    document = places * max(1, config.vocab_size // LENGTH)
+    before, last = slice(0, count - 1), slice(count - 1, count)
+    theirs = model(document, plain=True)[:, -1].float().log_softmax(-1)
+    kind = repr(model.lm.config.model_type)
+    try:
+        cache = cache_of(model.lm.config, length)
+        model(document[:, before], attention_mask=mask[:, before], position_ids=places[:, before], cache=cache)
+        continue_at(cache, places[0, count - 1])
+        seen = mask[:, :count] if grows(model.lm.config) else mask
+        ours = model(document[:, last], attention_mask=seen, position_ids=places[:, last], cache=cache)
+    except (ValueError, TypeError, AttributeError, IndexError) as error:
+        return f"models of type {kind} do not take a cache of keys and values ({one_line(error)})"
+    chosen = theirs.argmax(-1, keepdim=True)
+    wanted, found = (float(each.gather(-1, chosen)) for each in (theirs, ours.float().log_softmax(-1)))
+    if abs(found - wanted) <= (TOLERANCE if exact else TOLERANCE_HALF) * max(1.0, abs(wanted)):
+        return None
+    return (
+        f"it gives a token the log-probability {wanted:.4f} in one pass, and {found:.4f} after a cache of keys and "
+        f"values: layers of type {kind} read it in a way that is not known here"
+    )
 
 
 def _labels(document: Tensor) -> Tensor:

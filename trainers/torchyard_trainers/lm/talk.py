@@ -26,6 +26,7 @@ from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.weights import allocate, parameters_on_meta
 from torchyard_trainers.core.worker import open_session
 from torchyard_trainers.core.world import World, join
+from torchyard_trainers.lm.agreement import cache_problem
 from torchyard_trainers.lm.chat import Chat, conversation
 from torchyard_trainers.lm.folder import empty_model, end_tokens, read_config, read_tokenizer
 from torchyard_trainers.lm.generation import Sampling, WeightsEngine
@@ -57,6 +58,9 @@ def answer(path: Path, device: str, sampling: Sampling, requests: IO[str], repli
         CheckpointError: there is no checkpoint.
     """
     speaker = open_speaker(path, device)
+    exact = next(speaker.model.parameters()).dtype == torch.float32
+    if (problem := cache_problem(speaker.model, speaker.device, exact=exact)) is not None:
+        raise ConfigError(f"{path} cannot answer: {problem}; use another model")
     _write(replies, {"ready": True, "template": bool(speaker.tokenizer.chat_template)})
     chat = Chat(speaker.tokenizer)
     for number, line in enumerate(requests):
