@@ -30,8 +30,8 @@ class Served:
         theirs.close()
         self.lines = self.socket.makefile()
 
-    def told(self, kind):
-        """Read messages until there is one of this kind; return what it tells."""
+    def message(self, kind):
+        """Read messages until there is one of this kind; return its value."""
         return next(message[kind] for message in map(json.loads, self.lines) if kind in message)
 
     def ask(self, *requests):
@@ -49,7 +49,7 @@ def zygote(tmp_path):
 
     def start():
         made.append(Served(tmp_path))
-        assert made[-1].told("ready")
+        assert made[-1].message("ready")
         return made[-1]
 
     yield start
@@ -60,8 +60,8 @@ def zygote(tmp_path):
 def test_it_can_be_forked_after_a_later_import(zygote):
     one = zygote()
     one.ask({"import": "torch._dynamo"}, ROUND)
-    launcher = one.told("started")
-    assert one.told("ended") == launcher  # its round is in no file
+    launcher = one.message("started")
+    assert one.message("ended") == launcher  # its round is in no file
     assert not alive(launcher)
 
 
@@ -73,7 +73,7 @@ def test_a_module_that_starts_threads_ends_it_at_the_next_request_and_a_broken_o
     one = zygote()
     one.ask({"import": "late"}, {"import": "late"}, ROUND)
     if serves:
-        assert one.told("started")
+        assert one.message("started")
         return
-    assert one.told("failed") == "2 threads after importing torch and late"
+    assert one.message("failed") == "2 threads after importing torch and late"
     until(lambda: one.process.poll() == 0)

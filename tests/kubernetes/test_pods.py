@@ -17,14 +17,14 @@ EVICTED = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEv
 
 
 @pytest.fixture
-def told():
+def news():
     return []
 
 
 @pytest.fixture
-def known(told):
+def known(news):
     return kube_pods.Pods(
-        None, (), made=lambda _pod: True, changed=lambda *news: told.append(news), gone=told.append, clock=lambda: 100.0
+        None, (), made=lambda _pod: True, changed=lambda *each: news.append(each), gone=news.append, clock=lambda: 100.0
     )
 
 
@@ -38,23 +38,23 @@ def appear(known, **changes):
 @pytest.mark.parametrize(
     ("conditions", "reason"), [([], "PodLost"), ([EVICTED], "Evicted")], ids=["by force", "by an eviction"]
 )
-async def test_a_pod_that_vanished_is_shown_as_lost_with_its_name_and_node(known, told, conditions, reason):
+async def test_a_pod_that_vanished_is_shown_as_lost_with_its_name_and_node(known, news, conditions, reason):
     uid = appear(known, spec={"nodeName": "node-7"}, status=RUNNING | {"conditions": conditions})
     known.forget(uid)
     (lost,) = known.of("job-uid")
     assert (lost.name, lost.node, lost.alive, lost.deleting) == ("cvrp-0-1", "node-7", False, True)
     assert (lost.reason, lost.finished) == (reason, 100.0)
-    assert told[-2:] == [uid, (("team", "cvrp"), 0.0)]
+    assert news[-2:] == [uid, (("team", "cvrp"), 0.0)]
     assert len(known) == 0
 
 
-async def test_news_of_a_pod_that_starts_may_wait_for_its_like_and_of_one_that_fails_may_not(known, told):
+async def test_news_of_a_pod_that_starts_may_wait_for_its_like_and_of_one_that_fails_may_not(known, news):
     for number in range(8):
         appear(known, metadata={"name": f"cvrp-0-{number}", "uid": f"pod-{number}"}, status={"phase": "Pending"})
-    assert told == [(("team", "cvrp"), kube_pods.SOON_SECONDS)] * 8
+    assert news == [(("team", "cvrp"), kube_pods.SOON_SECONDS)] * 8
     failed = {"uid": "pod-3", "resourceVersion": "9999"}
     appear(known, metadata=failed, status=placed(container("terminated", exitCode=1), phase="Failed"))
-    assert told[8:] == [(("team", "cvrp"), 0.0)]
+    assert news[8:] == [(("team", "cvrp"), 0.0)]
 
 
 async def test_it_is_not_kept_forever(known, monkeypatch):
@@ -100,13 +100,13 @@ class Held:
         return web.json_response(self.document)
 
 
-async def vanishes(api, document, told):
+async def vanishes(api, document, news):
     """A watch says that a pod is gone that ran a moment ago."""
     known = kube_pods.Pods(
-        api, (), made=lambda _pod: True, changed=lambda *news: told.append(news), gone=told.append, clock=lambda: 100.0
+        api, (), made=lambda _pod: True, changed=lambda *each: news.append(each), gone=news.append, clock=lambda: 100.0
     )
     known.put("team", text(document))
-    del told[:]
+    del news[:]
     known._informer("team").bury(document["metadata"]["uid"])
     return known
 
@@ -117,13 +117,13 @@ async def vanishes(api, document, told):
     ids=["its label", "its owner"],
 )
 async def test_a_pod_that_was_only_edited_is_deleted_and_in_the_way_until_it_is_gone(
-    there, why, told, tmp_path, monkeypatch
+    there, why, news, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(orphans, "LOOK_SECONDS", 0.01)
     document = pod(spec={"nodeName": "node-7"}, status=RUNNING)
     held = Held(document | {"metadata": document["metadata"] | there}, {"uid": "job-uid"})
     async with talking(tmp_path, held.answer, monkeypatch) as api:
-        known = await vanishes(api, document, told)
+        known = await vanishes(api, document, news)
         (going,) = known.of("job-uid")
         assert (going.alive, going.deleting, going.unconfirmed) == (True, True, True)
         await until(lambda: len(held.asked) > 4)
@@ -136,7 +136,7 @@ async def test_a_pod_that_was_only_edited_is_deleted_and_in_the_way_until_it_is_
         await until(lambda: not known.of("job-uid")[0].alive)
     (lost,) = known.of("job-uid")
     assert (lost.reason, lost.message, lost.node) == ("PodLost", why, "node-7")
-    assert told[-1] == (("team", "cvrp"), 0.0)
+    assert news[-1] == (("team", "cvrp"), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -149,17 +149,17 @@ async def test_a_pod_that_was_only_edited_is_deleted_and_in_the_way_until_it_is_
     [None, {"uid": "another"}, {"uid": "job-uid", "deletionTimestamp": "2026-11-21T10:09:00Z"}],
     ids=["no job", "another job", "a job that is being deleted"],
 )
-async def test_a_pod_that_is_gone_or_no_longer_its_jobs_is_lost_at_once(there, job, told, tmp_path, monkeypatch):
+async def test_a_pod_that_is_gone_or_no_longer_its_jobs_is_lost_at_once(there, job, news, tmp_path, monkeypatch):
     document = pod(spec={"nodeName": "node-7"}, status=RUNNING)
     held = Held(None if there is None else document | {"metadata": document["metadata"] | there}, job)
     async with talking(tmp_path, held.answer, monkeypatch) as api:
-        known = await vanishes(api, document, told)
+        known = await vanishes(api, document, news)
         await until(lambda: not known.of("job-uid")[0].alive)
     assert known.of("job-uid")[0].message == "its pod no longer exists"
     assert [verb for verb, _ in held.asked] == ["GET"]
 
 
-async def test_a_pod_that_may_not_be_deleted_now_is_asked_for_again(told, tmp_path, monkeypatch):
+async def test_a_pod_that_may_not_be_deleted_now_is_asked_for_again(news, tmp_path, monkeypatch):
     monkeypatch.setattr(orphans, "LOOK_SECONDS", 0.01)
     held = Held(pod(spec={"nodeName": "node-7"}, status=RUNNING))
     conflicts = iter(range(2))
@@ -170,7 +170,7 @@ async def test_a_pod_that_may_not_be_deleted_now_is_asked_for_again(told, tmp_pa
         return await held.answer(request)
 
     async with talking(tmp_path, answer, monkeypatch) as api:
-        known = await vanishes(api, pod(spec={"nodeName": "node-7"}, status=RUNNING), told)
+        known = await vanishes(api, pod(spec={"nodeName": "node-7"}, status=RUNNING), news)
         await until(lambda: "DELETE" in [verb for verb, _ in held.asked])
         (going,) = known.of("job-uid")
         assert (going.alive, going.deleting) == (True, True)

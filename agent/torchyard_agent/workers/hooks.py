@@ -235,7 +235,8 @@ class _StepCounter:
     def __call__(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if os.getpid() != self.pid:  # also in a fork, which counts for itself
             self._start(optimizer)
-        self.observe(optimizer)
+        else:
+            self.observe(optimizer)
         document = dict(self.writer.document, counter=self.writer.document["counter"] + 1)
         if id(optimizer) in self.turn or not self.turn:
             self.turn = {id(optimizer)}

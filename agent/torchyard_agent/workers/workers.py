@@ -91,7 +91,7 @@ class Workers:
             return False
         for rank, lines in run.follow().items():
             self._echo.say(rank, lines)
-        self.warm.prepare_for_optimizers(run.reports.all())
+        self.warm.prepare_for_optimizers(run.reports.all)
         if run.launcher in self._statuses:
             if self._waits_for_record(run, now):
                 return False
@@ -183,7 +183,7 @@ class Workers:
         self.exit = run.ended(status)
         self._last_reports = run.reports.all()
         if self.exit["code"] != 0:  # another round may follow
-            self.warm.prepare_for_optimizers(self._last_reports)
+            self.warm.prepare_for_optimizers(run.reports.all)
         self.round = self._record_deadline = None
         self.reap()
         bound_stderr()

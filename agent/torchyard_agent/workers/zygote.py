@@ -184,7 +184,10 @@ def settle() -> None:
 
 
 def _serve(agent: socket.socket, wake_read: int, wake_write: int) -> Optional[str]:
-    """Fork a launcher for each `spec` of the agent; return the path of it there, and None here at the end."""
+    """Serve the agent until it is gone, and fork a launcher for each `spec`.
+
+    Returns the path of the spec in the launcher, and None in this process.
+    """
     pending = b""
     watched: List[Any] = [agent, wake_read]
     unfit: Optional[str] = None

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from torchyard_agent.workers.command import Plain, Torchrun
 
@@ -193,12 +193,17 @@ class WarmStart:
         """Return the process id of the zygote, which a clean-up must not kill."""
         return [] if self.zygote is None else [self.zygote.pid]
 
-    def prepare_for_optimizers(self, reports: Sequence[Mapping[str, Any]]) -> None:
-        """Have the zygote import what an optimizer's first step imports, if `reports` of workers show such a step.
+    def prepare_for_optimizers(self, reports: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
+        """Have the zygote import what an optimizer's first step imports, if workers have made such a step.
 
         It does so once, while the workers train. Programs without an optimizer never pay for it.
+
+        Args:
+            reports: returns the newest reports of the workers; called until one of them shows such a step.
         """
-        if self.zygote is None or self.zygote is self._asked or not any("device" in report for report in reports):
+        if self.zygote is None or self.zygote is self._asked:
+            return
+        if not any("device" in report for report in reports()):
             return  # a device is reported from the first step of an optimizer on
         self._asked = self.zygote
         with contextlib.suppress(OSError):  # it died, as `receive` finds out

@@ -312,7 +312,7 @@ async def _read(
             trial = trial_of(job)
         except ValueError as error:
             return Problem(SweepReason.DAMAGED_TRIAL, f"{error}.")
-        # Of a template that was changed, which is a problem of its own, every trial differs.
+        # If the template was changed, every trial differs from it; `plan` reports that.
         if trial.record.spec in {"", template} and (edited := await edits.of(sweep, trial, job)):
             what = f"trial {name} was changed (spec.{', spec.'.join(edited)}). Delete it; it is then run again."
             return Problem(SweepReason.DAMAGED_TRIAL, what)

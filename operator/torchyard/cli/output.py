@@ -29,6 +29,13 @@ def safe(text: str) -> str:
     return text if text.isprintable() and text.isascii() else _CONTROLS.sub("", ESCAPES.sub("", text))
 
 
+def json_line(value: Any) -> str:
+    """Return a value of a typed record as JSON on one line, for a stream of objects."""
+    import msgspec
+
+    return escaped(msgspec.json.encode(value).decode())
+
+
 def escaped(json_text: str) -> str:
     """Return JSON in which the characters that the filter takes out are written as escapes."""
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", json_text)

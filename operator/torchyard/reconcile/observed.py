@@ -181,7 +181,7 @@ class View(Struct, frozen=True, kw_only=True):
     refusal: Refusal | None = None
     name_taken: bool = False
     """Whether the last try to create a pod met one of the same name that is not the job's."""
-    failing: Refusal | None = None  # writes that the API server does not answer, or with an error of its own
+    failing: Refusal | None = None  # writes that the API server does not answer, or answers with an internal error
     configuration: str = ""
     """Digest of the spec, which the pods of one gang have in common."""
     images: Images | None = None

@@ -119,8 +119,8 @@ def edited_fields(sweep: TrainingSweepSpec, record: TrialRecord, job: TrainingJo
     """Return the fields of a trial's spec that were edited after its creation, of those that decide its result.
 
     Its record is signed, its spec is not: a user who may change jobs can suspend a trial and give it another image.
-    The spec of a job that was never edited is as the API server, whose webhooks may add to it, has stored it; before
-    the first edit of its own, the sweep seals that.
+    A site's webhooks may add to the spec when the job is created. What was stored then is known to be right as long as
+    the job was never edited, and the sweep records a digest of it, the seal, before its first edit.
     """
     if record.rejected or job.metadata.generation == 1 or record.seal == seal(job.spec):
         return []
@@ -131,16 +131,18 @@ def edited_fields(sweep: TrainingSweepSpec, record: TrialRecord, job: TrainingJo
 
 def seal(spec: TrainingJobSpec) -> str:
     """Return a digest of the fields that cannot change while a job trains. Fields at their default are left out."""
-    document = resolved(spec)
-    default = _default_fields()
-    fixed = {each.field: value_at(document, each.field) for each in FIXED}
-    told = {field: value for field, value in fixed.items() if value != default[field]}
-    return hashlib.sha256(msgspec.json.encode(told, order="sorted")).hexdigest()[:16]
+    default, fixed = _default_fields(), _fixed_fields(spec)
+    given = {field: value for field, value in fixed.items() if value != default[field]}
+    return hashlib.sha256(msgspec.json.encode(given, order="sorted")).hexdigest()[:16]
 
 
 @functools.cache
 def _default_fields() -> dict[str, Any]:
-    document = resolved(TrainingJobSpec())
+    return _fixed_fields(TrainingJobSpec())
+
+
+def _fixed_fields(spec: TrainingJobSpec) -> dict[str, Any]:
+    document = resolved(spec)
     return {each.field: value_at(document, each.field) for each in FIXED}
 
 

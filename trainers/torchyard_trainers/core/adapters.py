@@ -147,9 +147,9 @@ def merged_with(language: Any, adapters: SavedLora) -> Any:
 def _linear(language: nn.Module) -> list[str]:
     """Return the last part of the names of all linear layers but the output layer.
 
-    A layer that computes more than a product, such as the router of Phi's experts, is none. In a family with fused
-    experts, peft reads `gate_proj` as that of the experts, also where a dense layer has the name (DeepSeek-V3): such
-    names are left out, as adapters of these layers could not be loaded.
+    A layer that computes more than a product, such as the router of Phi's experts, does not count. In a family with
+    fused experts, peft reads `gate_proj` as that of the experts, also where a dense layer has the name (DeepSeek-V3):
+    such names are left out, as adapters of these layers could not be loaded.
     """
     from peft import LoraConfig
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED
-from torchyard.cli.output import Format, emit, say
+from torchyard.cli.output import Format, emit, json_line, say
 
 if TYPE_CHECKING:
     from torchyard.client.backend import Backend, Kept
@@ -141,7 +141,6 @@ def events(name: str, context: str | None, namespace: str | None, output: Litera
 
     from torchyard.api.formatting import clean
     from torchyard.cli.arguments import ask
-    from torchyard.cli.output import escaped
 
     found = ask(lambda backend: backend.events(name), name, context, namespace)
     if output == "yaml":
@@ -149,7 +148,7 @@ def events(name: str, context: str | None, namespace: str | None, output: Litera
         return SUCCEEDED
     for event in found:
         if output is not None:
-            print(escaped(msgspec.json.encode(event).decode()))
+            print(json_line(event))
         else:
             print(f"{clean(event.time)}  {clean(event.type):<7}  {clean(event.reason):<20}  {clean(event.message)}")
     return SUCCEEDED
@@ -179,16 +178,12 @@ def logs(
 
     The rank that failed first comes first. On a cluster: of the pods that are still there.
     """
-    import msgspec
-
     from torchyard.cli.arguments import ask
-    from torchyard.cli.output import escaped
     from torchyard.client.backend import Backend
 
     async def show(backend: Backend) -> int:
         async for line in backend.logs(name, rank=rank, follow=follow, tail=tail):
-            shown = str(line) if output is None else escaped(msgspec.json.encode(line).decode())
-            sys.stdout.write(f"{shown}\n")
+            sys.stdout.write(f"{line if output is None else json_line(line)}\n")
             if follow:
                 sys.stdout.flush()
         return SUCCEEDED

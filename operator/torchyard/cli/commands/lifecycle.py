@@ -26,9 +26,7 @@ def stop(*, name: str, wait: bool, output: Format | None) -> int:
     """
     import asyncio
 
-    from torchyard.cli.arguments import ask_at
-    from torchyard.client.local import find, load
-    from torchyard.client.location import HERE
+    from torchyard.client.local import find, kept, load
     from torchyard.client.stopping import settled, stop_run
 
     run = load(find(name))
@@ -36,7 +34,7 @@ def stop(*, name: str, wait: bool, output: Format | None) -> int:
         say(f"{name}: saving and stopping")
         run = asyncio.run(stop_run(name, wait=wait))
     if output is not None:
-        emit(ask_at(HERE, lambda backend: backend.get(name)).document, output)
+        emit(kept(run).document, output)
     state = run.job.status.state
     if state.terminal:
         say(f"{name} has already {state.lower()}")

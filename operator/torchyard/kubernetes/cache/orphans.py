@@ -74,7 +74,7 @@ class Orphans:
         self._over(record, why)
 
     async def _sent_away(self, record: PodRecord) -> str:
-        """Request the deletion of a pod that exists and whose job does; return why, empty: there is none to delete."""
+        """Request the deletion of a pod if it and its job exist; return why, or "" if there is nothing to delete."""
         path = f"/api/v1/namespaces/{record.namespace}/pods/{record.pod.name}"
         try:
             meta = self._pod.decode(await self._api.request("GET", path)).metadata

@@ -134,8 +134,8 @@ class Credentials:
 
 def _load(context: str | None) -> Loaded:
     configuration = Configuration(proxy="")  # not the environment's, whose rules are not all in there
-    files = os.environ.get("KUBECONFIG") or str(Path("~/.kube/config").expanduser())
-    named = any(Path(file).expanduser().exists() for file in files.split(os.pathsep) if file)
+    files = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")  # noqa: PTH111 - see `_paths`
+    named = any(file.exists() for file in _paths(files))
     try:
         if named or context is not None or "KUBERNETES_SERVICE_HOST" not in os.environ:
             return Loaded(configuration, _from_files(files, context, configuration))
@@ -186,6 +186,11 @@ def _present(tls: ssl.SSLContext, configuration: Configuration) -> None:
         tls.load_cert_chain(configuration.cert_file, configuration.key_file)
 
 
+def _paths(files: str) -> list[Path]:
+    """Return the kubeconfig files of a list such as $KUBECONFIG; for a user without a home, `~` stays as it is."""
+    return [Path(os.path.expanduser(file)) for file in files.split(os.pathsep) if file]  # noqa: PTH111 - pathlib's raises
+
+
 def choose(files: str, context: str | None) -> Chosen:
     """Find the context that is asked for, else the current one.
 
@@ -197,8 +202,7 @@ def choose(files: str, context: str | None) -> Chosen:
         ValueError: there is no such context.
         OSError, yaml.YAMLError, TypeError, KeyError, AttributeError: a file is no kubeconfig.
     """
-    paths = [Path(file).expanduser() for file in files.split(os.pathsep) if file]
-    found = {path: yaml.safe_load(path.read_text(encoding="utf-8")) for path in paths if path.exists()}
+    found = {path: yaml.safe_load(path.read_text(encoding="utf-8")) for path in _paths(files) if path.exists()}
     documents = {path: document for path, document in found.items() if document is not None}
     if not documents:
         raise ValueError("no such file, or nothing in it")

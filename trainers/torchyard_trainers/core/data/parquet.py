@@ -91,7 +91,7 @@ class Parquet:
         """Return a record; its times have microseconds, of which nanoseconds are cut off.
 
         Raises:
-            DataError: a value is none that Python can hold.
+            DataError: Python cannot hold a value.
         """
         from pyarrow import ArrowException
 
