@@ -5,13 +5,15 @@ import contextlib
 import json
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from tests.support.cluster.jobs import ENDED, Jobs, counts
-from tests.support.cluster.operators import PATIENCE, until
+from tests.support.cluster.operators import MAIN, PATIENCE, WARM, until
 
 from torchyard.kubernetes.client.errors import NotFound
 
@@ -27,37 +29,34 @@ PATIENT = ("--timeout", f"{PATIENCE:.0f}s")
 NOWHERE = ("--set", "nodes=2", "--set", "gpusPerNode=64")
 
 
-class Ended:
-    """How a command ended."""
+class CommandLine:
+    """Runs `torchyard COMMAND ... -n NAMESPACE` on a machine without runs of its own.
 
-    def __init__(self, code, out, err):
-        self.code, self.out, self.err = code, out.decode(), err.decode()
+    Commands are forked. The first of each that `starts` names gets an interpreter of its own, as from a shell.
+    """
 
-    def __repr__(self):
-        return f"exit {self.code}\n{self.out}\n{self.err}"
+    def __init__(self, namespace, home):
+        self.namespace, self.starts = namespace, set()
+        self.environment = {**os.environ, "TORCHYARD_HOME": str(home)}
+
+    async def __call__(self, command, *words, code=0):
+        run = self._start if command in self.starts else self._fork
+        self.starts.discard(command)
+        done = await asyncio.to_thread(run, [command, *map(str, words), "-n", self.namespace])
+        assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        return SimpleNamespace(out=done.stdout, err=done.stderr)
+
+    def _fork(self, words):
+        return WARM.run(words, Path.cwd(), self.environment, PATIENCE)
+
+    def _start(self, words):
+        settings = {"capture_output": True, "text": True, "timeout": PATIENCE}
+        return subprocess.run([sys.executable, *MAIN, *words], check=False, env=self.environment, **settings)
 
 
 @pytest.fixture
 def torchyard(namespace, tmp_path):
-    """Runs `torchyard COMMAND ... -n NAMESPACE` on a machine without runs of its own."""
-
-    async def run(command, *words, code=0):
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "torchyard.cli.main", command, *map(str, words), "-n", namespace),
-            env={**os.environ, "TORCHYARD_HOME": str(tmp_path / "home")},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        try:
-            out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
-        finally:
-            if process.returncode is None:
-                process.kill()
-        ended = Ended(process.returncode, out, err)
-        assert ended.code == code, ended
-        return ended
-
-    return run
+    return CommandLine(namespace, tmp_path / "home")
 
 
 async def statuses(jobs, name):
@@ -74,6 +73,7 @@ async def statuses(jobs, name):
 
 
 async def test_a_job_is_submitted_watched_and_read(torchyard, operator, api, namespace, tmp_path):
+    torchyard.starts |= {"submit", "ps", "status", "logs", "wait", "events", "delete"}
     watched, seen = await asyncio.gather(
         torchyard("submit", EXAMPLE, *SHORT, "--watch"), statuses(Jobs(api, namespace), "cvrp")
     )
@@ -102,7 +102,7 @@ async def test_a_job_is_submitted_watched_and_read(torchyard, operator, api, nam
     only = (await torchyard("logs", "cvrp", "--rank", "0")).out.splitlines()
     assert only
     assert all(line.startswith("[r0 ") for line in only)
-    assert (await torchyard("wait", "cvrp")).code == 0
+    await torchyard("wait", "cvrp")
     assert "RoundOpened" in (await torchyard("events", "cvrp")).out
 
     assert "is deleted" in (await torchyard("delete", "cvrp")).err
@@ -124,6 +124,7 @@ async def test_a_job_is_submitted_watched_and_read(torchyard, operator, api, nam
 
 
 async def test_a_job_is_suspended_and_continues(torchyard, operator, tmp_path):
+    torchyard.starts |= {"suspend", "resume"}
     (tmp_path / "long.yaml").write_text(yaml.safe_dump(LONG))
     await torchyard("submit", tmp_path / "long.yaml")
     await torchyard("wait", "long", "--for", "running", *PATIENT)
@@ -138,6 +139,7 @@ async def test_a_job_is_suspended_and_continues(torchyard, operator, tmp_path):
 
 
 async def test_why_a_job_waits_is_explained_with_what_to_do(torchyard, operator):
+    torchyard.starts |= {"explain"}
     await torchyard("submit", EXAMPLE, *NOWHERE)
     expected = ("cvrp in namespace", "GPU", "What to do:", "cvrp-0-0 is Pending")
     explained = ""
@@ -151,6 +153,7 @@ async def test_why_a_job_waits_is_explained_with_what_to_do(torchyard, operator)
 
 
 async def test_a_job_without_an_operator_proposes_the_doctor(torchyard, namespace):
+    torchyard.starts |= {"doctor"}
     await torchyard("submit", EXAMPLE, *SHORT)
     assert f"torchyard doctor -n {namespace}" in (await torchyard("explain", "cvrp")).out
     looked = await torchyard("doctor", "--no-pod", code=1)

@@ -37,6 +37,7 @@ async def has_written(api, namespace, pattern) -> bool:
 
 @pytest.mark.usefixtures("operator", "claim")
 async def test_what_a_job_wrote_comes_home_while_it_runs_and_while_it_is_suspended(torchyard, api, namespace, tmp_path):  # noqa: F811 - the fixture
+    torchyard.starts |= {"fetch", "profile"}
     # It trains as long as the commands take, and is not to take the processor from them.
     where = await mounted(Jobs(api, namespace), {"patient.py": PAUSES})
     fields = {**where, "trainer.name": "patient:Patient", "env": [{"name": "PAUSE", "value": "0.5"}]}

@@ -12,6 +12,7 @@ from tests.support.cluster.operators import TRAINER_IMAGE, until
 @pytest.mark.usefixtures("operator")
 async def test_a_rank_that_hangs_is_shown_named_and_trained_past(torchyard, api, namespace):  # noqa: F811 - the fixture
     jobs = Jobs(api, namespace)
+    torchyard.starts |= {"stacks"}
     health = {"stall": "60s"}  # time to look at it, also on a busy machine
     await jobs.submit("hangs", image=TRAINER_IMAGE, script=hanging_program.PROGRAM, nodes=2, health=health)
     await jobs.trains("hangs", beyond=2)

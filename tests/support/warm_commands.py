@@ -18,9 +18,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 # What runs -> the module with its function `main`, and the packages and modules that its commands may import. What only
 # `torchyard operator` imports is heavy.
@@ -35,6 +36,10 @@ PROGRAMS = {
             "torchyard.sweeps",
             "rich.live",
         ),
+    ),
+    "cluster": (
+        "torchyard.cli.main",
+        ("torchyard.app", "torchyard.cli", "torchyard.client", "torchyard.kubernetes", "torchyard.sweeps", "rich.live"),
     ),
     "torchyard_trainers": (
         "torchyard_trainers.core.command",
@@ -71,34 +76,89 @@ class WarmCommands:
         self, words: list[str], folder: Path, environment: Mapping[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
         """Run a command without input; return its exit code and output, as `subprocess.run` does."""
-        answer, theirs = os.pipe()
-        with (
-            tempfile.TemporaryFile() as out,
-            tempfile.TemporaryFile() as err,
-            os.fdopen(answer, "rb", buffering=0) as answers,
-        ):
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            command = self.start(words, folder, environment, out, err)
             try:
-                request = json.dumps([words, str(folder), dict(environment)]).encode()
-                with self._lock:
-                    socket.send_fds(self._connected(environment), [request], [out.fileno(), err.fileno(), theirs])
-            finally:
-                os.close(theirs)
-            pid = int(answers.readline())
-            if not select.select([answers], [], [], timeout)[0]:
-                os.kill(pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(words, timeout)
-            code = int(answers.readline())
+                code = command.wait(timeout)
+            except subprocess.TimeoutExpired:
+                command.kill()
+                raise
             outputs = [file.read().decode() for file in (out, err) if file.seek(0) == 0]
         return subprocess.CompletedProcess(words, code, *outputs)
+
+    def start(
+        self, words: list[str], folder: Path, environment: Mapping[str, str], out: IO[bytes], err: IO[bytes]
+    ) -> "WarmCommand":
+        """Start a command without input that writes to these files, outside of the session of this process."""
+        answers, theirs = os.pipe()
+        try:
+            request = json.dumps([words, str(folder), dict(environment)]).encode()
+            with self._lock:
+                socket.send_fds(self._connected(environment), [request], [out.fileno(), err.fileno(), theirs])
+        finally:
+            os.close(theirs)
+        return WarmCommand(words, answers)
 
     def _connected(self, environment: Mapping[str, str]) -> socket.socket:
         if self._socket is None:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 command = [sys.executable, "-P", __file__, self._program, str(theirs.fileno())]
-                self._server = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
+                # Ctrl-C is for the tests: the server ends with them.
+                self._server = subprocess.Popen(
+                    command, env=environment, pass_fds=[theirs.fileno()], start_new_session=True
+                )
                 self._started_with = dict(environment)
         return self._socket
+
+
+class WarmCommand:
+    """A command that was started, with what `subprocess.Popen` has for one process.
+
+    Args:
+        words: of the command.
+        answers: a pipe on which the server says the process id, and later the exit code. Closed with this object.
+    """
+
+    def __init__(self, words: list[str], answers: int) -> None:
+        self.args = words
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+        self._answers = open(answers, "rb", buffering=0, closefd=False)  # noqa: SIM115
+        weakref.finalize(self, os.close, answers)
+        self.pid = int(self._answers.readline())
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while it runs; negative: the signal that ended it."""
+        return self._code(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it has not after so many seconds.
+        """
+        code = self._code(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def _code(self, timeout: float | None) -> int | None:
+        if self.returncode is None and select.select([self._answers], [], [], timeout)[0]:
+            with self._lock:  # of threads that wait at once, one reads
+                if self.returncode is None:
+                    self.returncode = int(self._answers.readline())
+        return self.returncode
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
