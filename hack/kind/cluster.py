@@ -86,7 +86,10 @@ def delete() -> None:
 
 
 def _config() -> str:
-    cri, patches = '[plugins."io.containerd.grpc.v1.cri"', []
+    cri = '[plugins."io.containerd.grpc.v1.cri"'
+    # Every second containerd asks how much processor time each container took, for a figure that nothing here reads. On
+    # idle nodes that is a fifth of all they do.
+    patches = ['[plugins."io.containerd.cri.v1.runtime"]\nstats_collect_period = "1h"']
     if not docker.has_sys_resource():
         # containerd lowers OOM scores of pods, which needs the capability that some machines withhold from root.
         patches.append(f"{cri}]\nrestrict_oom_score_adj = true")
