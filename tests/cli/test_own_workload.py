@@ -1,11 +1,16 @@
 """`spec.trainer.name: MODULE:CLASS`: a workload beside the job file is planned and trained like a built-in one."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from tests.cli.conftest import CommandLine
+from tests.support.waiting import DEADLINE, alive, until
 
 WORKLOAD = Path(__file__).parents[1] / "support" / "worker_modules" / "char_lm.py"
 JOB = """
@@ -17,6 +22,14 @@ spec:
   workingDir: src
   nodes: 2
   parallelism: {strategy: fsdp, precision: fp32}
+"""
+
+WAITS = """
+import os, pathlib, signal
+part = pathlib.Path(__file__).with_name("pid.part")
+part.write_text(str(os.getpid()))
+part.rename(part.with_name("pid"))
+signal.pause()
 """
 
 
@@ -57,3 +70,19 @@ def test_it_is_planned_from_anywhere_and_not_started_by_being_planned(own: Comma
     looked_at = own("validate", "job.yaml")
     assert (looked_at.returncode, "started" in looked_at.stderr) == (0, False)
     assert "started" in own("plan", "job.yaml").stderr
+
+
+@pytest.mark.usefixtures("own")
+def test_a_command_that_is_ended_takes_what_it_has_started_with_it(tmp_path: Path) -> None:
+    (tmp_path / "src" / "char_lm.py").write_text(WAITS)
+    (tmp_path / "tmp").mkdir()
+    command = [sys.executable, "-m", "torchyard.cli.main", "plan", str(tmp_path / "job.yaml")]
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}) as process:
+        try:
+            pid = until((tmp_path / "src" / "pid").read_text)
+            process.terminate()
+            assert process.wait(DEADLINE) == -signal.SIGTERM
+        finally:
+            process.kill()
+    assert not alive(pid)
+    assert not list((tmp_path / "tmp").iterdir())

@@ -6,6 +6,7 @@ Next to nothing is imported before a command is known, so that `torchyard --help
 import os
 import sys
 from collections.abc import Callable, Sequence
+from signal import SIGTERM, signal
 from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,6 +121,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
+    except Terminated:
+        flush_stderr()
+        os.kill(os.getpid(), SIGTERM)  # the default action now: the parent process sees by what this one was ended
+        raise
     except Exception as error:  # noqa: BLE001 - a user never meets a traceback
         if debug:
             import traceback
@@ -199,7 +204,20 @@ def dispatch(words: list[str]) -> int:
         values = vars(parser_of(name).parse_args(rest))
     except SystemExit:  # --help has been printed
         return SUCCEEDED
-    return int(command_of(name)(**values))
+    before = signal(SIGTERM, _end)
+    try:
+        return int(command_of(name)(**values))
+    finally:
+        signal(SIGTERM, before)
+
+
+class Terminated(SystemExit):
+    """SIGTERM was received."""
+
+
+def _end(_number: int, _frame: object) -> None:
+    """Leave as Ctrl-C does: a process that was started for this command ends with it, temporary files are removed."""
+    raise Terminated
 
 
 def command_of(name: str) -> Callable[..., int]:
