@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import sys
+from importlib.metadata import distributions, version
 
 import pytest
 from tests.support.kubernetes.api_server import until
@@ -41,6 +43,22 @@ async def test_a_record_that_cannot_be_written_affects_nothing_else(tmp_path, ca
     await until(lambda: "the environment of round 1 is not recorded" in caplog.text)
     assert made.digest == ""
     Recording(None).start(str(interpreter), 1)  # a program without a checkpoint folder
+
+
+def test_packages_are_those_that_importlib_names_and_descriptions_are_not_read(tmp_path, monkeypatch):
+    described = "Metadata-Version: 2.1\nname: Some_Package.x\nVersion:  1.0 \n\nName: other\nVersion: 2.0\n"
+    for folder, text in {"first": described, "second": described.replace("1.0", "3.0")}.items():
+        (tmp_path / folder / "some.dist-info").mkdir(parents=True)
+        (tmp_path / folder / "some.dist-info" / "METADATA").write_text(text)
+    (tmp_path / "first" / "broken-2.dist-info").mkdir()
+    installed = recording.packages()
+    assert installed == {
+        re.sub(r"[-_.]+", "-", name).lower(): version(name)
+        for name in dict.fromkeys(each.metadata["Name"] for each in distributions())
+    }
+    monkeypatch.syspath_prepend(tmp_path / "second")
+    monkeypatch.syspath_prepend(tmp_path / "first")
+    assert recording.packages() == {**installed, "some-package-x": "1.0"}
 
 
 def test_the_digest_changes_with_code_packages_and_python_and_with_nothing_else():
