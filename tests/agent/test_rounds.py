@@ -148,7 +148,7 @@ def test_a_preload_that_starts_threads_or_fails_leads_to_a_cold_start_with_a_not
     (tmp_path / "threads.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     )
-    one = pod("torchrun", script(TIDY), TORCHYARD_PRELOAD="threads", PYTHONPATH=str(tmp_path))
+    one = pod("torchrun", script("print(1)"), TORCHYARD_PRELOAD="threads", PYTHONPATH=str(tmp_path))
     state = one.ready()
     assert any("warm start is off: 2 threads" in notice for notice in state["notices"])
     one.run(procs=1)
@@ -169,7 +169,7 @@ import torch
 
 def test_an_import_that_hangs_is_given_up_in_time_and_the_round_starts_cold(pod, script, tmp_path, until, alive):
     script(HANGS_ONCE, "torch.py")
-    one = pod("torchrun", script(TIDY), PYTHONPATH=str(tmp_path), TORCHYARD_WARM_SECONDS="2")
+    one = pod("torchrun", script("print(1)"), PYTHONPATH=str(tmp_path), TORCHYARD_WARM_SECONDS="2")
     one.wait_for(lambda state: state["state"])
     one.run(procs=1)
     assert one.ended()["code"] == 0
