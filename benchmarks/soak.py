@@ -6,7 +6,8 @@
 kind once and then by weight. After each the status is held against what was done: cause, rank, pod, code, budget,
 counters, size. At the end nothing may be left of the run, no process may have grown, and the weights are those of an
 undisturbed run. Everything is real. Anomalies are printed at once, with what the status said; exit code 1 if
-there were any. `--steps` bounds it: some thirty are made between two faults, and again in the undisturbed run.
+there were any. `--steps` bounds it: some thirty are made between two faults, and again in the undisturbed run. With
+`--pause` that is so on any machine: each step of the disturbed run is followed by a wait, in which nothing is computed.
 """
 
 import argparse
@@ -34,9 +35,24 @@ from soak_run import NAME, Run, StuckError, footprint, until
 
 FAULT_SECONDS = 90.0
 MAX_DESCRIPTORS_GAINED = 4
+# The built-in CVRP with a pause after each step.
+PACED = """
+import os
+import time
+
+from torchyard_trainers.cvrp.params import resolve_params
+from torchyard_trainers.cvrp.task import Cvrp
 
 
-def document(given: argparse.Namespace) -> dict[str, Any]:
+class Paced(Cvrp):
+    def after_step(self, session, step, means):
+        time.sleep(float(os.environ["PAUSE"]))
+        return super().after_step(session, step, means)
+"""
+
+
+def document(given: argparse.Namespace, *, calm: bool = False) -> dict[str, Any]:
+    """Return the job file. The undisturbed run neither pauses nor saves: no bit depends on that."""
     small = {"customers": 5, "samples": 4, "embedding": 16, "heads": 2, "layers": 1, "evalInstances": 16}
     ranks = given.nodes * given.procs
     return {
@@ -45,14 +61,15 @@ def document(given: argparse.Namespace) -> dict[str, Any]:
         "metadata": {"name": NAME},
         "spec": {
             "trainer": {
-                "name": "cvrp",
+                "name": "paced:Paced" if given.pause else "cvrp",
                 "params": {"preset": "tiny", "steps": given.steps, "seed": given.seed, "evalEvery": 10**6, **small},
             },
             "device": "cpu",
             "nodes": given.nodes,
             "procsPerNode": given.procs,
             "parallelism": {"strategy": given.strategy, "globalBatchSize": 2 * ranks},
-            "checkpoint": {"interval": {"steps": given.interval}},
+            "checkpoint": {"interval": {"steps": given.steps if calm else given.interval}},
+            "env": [{"name": "PAUSE", "value": "0" if calm else str(given.pause)}] if given.pause else [],
             "metrics": {"interval": "1s"},
             "logging": {"tensorboard": False},
             "gracePeriod": "20s",
@@ -211,11 +228,16 @@ def ended(run: Run) -> Iterator[Run]:
             run.controller.wait(60)
 
 
+def run_in(folder: Path, given: argparse.Namespace, *, calm: bool = False) -> Run:
+    (folder / "paced.py").write_text(PACED)
+    return Run(folder, document(given, calm=calm))
+
+
 def undisturbed(given: argparse.Namespace, console: Console) -> str:
     """Return the digest of the weights of an undisturbed run."""
     with (
         home("soak-calm-", given.disk) as folder,
-        ended(Run(folder, document(given))) as run,
+        ended(run_in(folder, given, calm=True)) as run,
         console.status("the undisturbed run"),
     ):
         run.run()
@@ -262,6 +284,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100_000, help="of the job; no faults in the last --reserve")
     parser.add_argument("--reserve", type=int, default=500)
     parser.add_argument("--interval", type=int, default=10, help="steps between checkpoints")
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds after each step of the disturbed run")
     parser.add_argument("--strategy", default="ddp", choices=("ddp", "fsdp", "hsdp"))
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--procs", type=int, default=1, help="workers of a node")
@@ -275,7 +298,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a shell's background ignores some of them
         signal.signal(number, lambda *_: sys.exit(1))
     console = Console(stderr=True)
-    with home("soak-", given.disk) as folder, ended(Run(folder, document(given))) as run:
+    with home("soak-", given.disk) as folder, ended(run_in(folder, given)) as run:
         soak = Soak(run, given, console)
         try:
             soak()
