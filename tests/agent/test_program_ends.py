@@ -10,6 +10,7 @@ import sys
 import zipfile
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 pytestmark = pytest.mark.e2e
 
@@ -62,7 +63,7 @@ def as_python_ends_it(node, program):
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=60,
+        timeout=DEADLINE,
         check=False,
     )
     return done.returncode, done.stdout.decode()

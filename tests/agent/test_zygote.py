@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.support.waiting import alive, until
+from tests.support.waiting import DEADLINE, alive, until
 
 pytestmark = pytest.mark.e2e
 
@@ -20,7 +20,7 @@ class Served:
 
     def __init__(self, folder):
         self.socket, theirs = socket.socketpair()
-        self.socket.settimeout(120)
+        self.socket.settimeout(DEADLINE)
         code = "from torchyard_agent.workers import zygote; zygote.main()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, str(theirs.fileno()), str(os.getpid())],

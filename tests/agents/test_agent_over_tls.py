@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from tests.support.waiting import DEADLINE
 
 from torchyard.agents.http import tls
 from torchyard.agents.registry import AgentRegistry
@@ -116,12 +117,12 @@ class World:
     def step(self):
         return self.report["step"]
 
-    async def see(self, condition, seconds=180.0):
+    async def see(self, condition, seconds=DEADLINE):
         await until(lambda: self.agent and condition(self.agent), seconds)
         return self.agent
 
 
-async def until(condition, seconds=180.0):
+async def until(condition, seconds=DEADLINE):
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(0.01)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.shared_templates import SHARED
+from tests.support.waiting import DEADLINE
 from tests.support.warm_commands import WarmCommands
 
 from torchyard.client import trainers
@@ -41,7 +42,7 @@ class CommandLine:
             "TORCHYARD_HOME": str(self.home),
         }
 
-    def __call__(self, *words: object, timeout: float = 900) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: object, timeout: float = DEADLINE) -> subprocess.CompletedProcess[str]:
         if not self.starts and WARM.can_run(self.env):
             return WARM.run([*map(str, words)], self.folder, self.env, timeout)
         return subprocess.run(
@@ -96,12 +97,12 @@ def warm_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
         own, environment = [sys.executable, "-P", "-m", "torchyard_trainers"], settings["env"]
         if command[: len(own)] != own or not WARM_TRAINERS.can_run(environment):
             return subprocess.run(command, **settings)  # noqa: PLW1510 - it is one of the settings
-        return WARM_TRAINERS.run(command[len(own) :], Path.cwd(), environment, timeout=300)
+        return WARM_TRAINERS.run(command[len(own) :], Path.cwd(), environment, timeout=DEADLINE)
 
     monkeypatch.setattr(trainers, "subprocess", SimpleNamespace(run=run))
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 900) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = DEADLINE) -> Any:
     """The first true value of `condition`; fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):

@@ -5,6 +5,7 @@ import json
 import pytest
 import yaml
 from tests.cli.conftest import CommandLine
+from tests.support.waiting import DEADLINE
 
 pytestmark = pytest.mark.e2e
 
@@ -17,14 +18,14 @@ def job(torchyard, name, mode="train", **params):
     tree = {"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": name}, "spec": spec}
     path = torchyard.folder / f"{name}.yaml"
     path.write_text(yaml.safe_dump(tree))
-    done = torchyard("run", path, "-q", timeout=600)
+    done = torchyard("run", path, "-q")
     assert done.returncode == 0, done.stderr
     return torchyard.run_folder(name) / "checkpoints"
 
 
 def talk(torchyard: CommandLine, *words, lines):
     process = torchyard.start("chat", *words, stdin=-1)
-    out, errors = process.communicate("".join(line + "\n" for line in lines), timeout=300)
+    out, errors = process.communicate("".join(line + "\n" for line in lines), timeout=DEADLINE)
     assert process.returncode == 0, errors
     return out.splitlines()
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import EXECUTABLE, CommandLine
+from tests.support.waiting import DEADLINE
 
 from torchyard.cli.commands.chat import lines
 from torchyard.cli.errors import RefusalError
@@ -133,7 +134,7 @@ def test_a_closed_stderr_changes_no_exit_code(torchyard: CommandLine) -> None:
     process = torchyard.start("ps", "-o", "bogus")
     assert process.stderr is not None
     process.stderr.close()
-    assert process.wait(timeout=300) == 64
+    assert process.wait(timeout=DEADLINE) == 64
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_a_closed_pipe_is_not_an_error(torchyard: CommandLine) -> None:
     process.stdout.close()
     assert process.stderr is not None
     assert process.stderr.read() == ""
-    assert process.wait(timeout=300) == 141
+    assert process.wait(timeout=DEADLINE) == 141
 
 
 def test_a_finished_failure_cannot_be_resumed_and_names_the_cause(torchyard: CommandLine) -> None:

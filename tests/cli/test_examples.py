@@ -59,7 +59,7 @@ def test_an_example_runs_to_its_end(torchyard: CommandLine, file: object) -> Non
     short = [word for field, value in fewer.items() for word in ("--set", f"spec.trainer.params.{field}={value}")]
     if name in FEWER_STEPS:
         short += ["--set", f'spec.args=["--steps", "{FEWER_STEPS[name]}"]']
-    done = torchyard("run", f"examples/{name}.yaml", "-o", "json", *short, timeout=900)
+    done = torchyard("run", f"examples/{name}.yaml", "-o", "json", *short)
     assert done.returncode == 0, done.stderr
     job = json.loads(done.stdout)
     status = job["status"]
@@ -110,7 +110,7 @@ def test_a_scenario_runs_in_small(torchyard: CommandLine, name: str) -> None:
     here = ["gpusPerNode=0", "device=cpu", "parallelism.precision=fp32", *ON_MACHINES[name][1]]
     changes = [f"spec.{each}" for each in (*(f"trainer.params.{each}" for each in model), *here)]
     words = [word for each in changes for word in ("--set", each)]
-    done = torchyard("run", f"examples/lm/{name}.yaml", "-o", "json", *words, timeout=900)
+    done = torchyard("run", f"examples/lm/{name}.yaml", "-o", "json", *words)
     assert done.returncode == 0, done.stderr
     status = json.loads(done.stdout)["status"]
     assert (status["state"], status["progress"]["step"]) == ("Succeeded", 2)

@@ -10,6 +10,7 @@ from aiohttp import web
 from tests.cli.conftest import CommandLine, eventually
 from tests.support import hanging_program
 from tests.support.cli.cluster import cluster, objects
+from tests.support.waiting import DEADLINE
 
 from torchyard.kubernetes.manifests import names
 
@@ -40,7 +41,7 @@ def test_a_hang_is_shown_where_it_is_ended_and_trained_past(torchyard: CommandLi
         assert "in read_batch" in text.partition("\n")[2]
         assert "torchyard_agent" not in text
         assert torchyard("stacks", "job", "--rank", 7).returncode == 1
-        stdout, stderr = run.communicate(timeout=300)
+        stdout, stderr = run.communicate(timeout=DEADLINE)
         assert run.returncode == 0, stderr
     first, second = json.loads(stdout)["status"]["attempts"]
     assert (first["reason"], first["cause"]["rank"], first["cause"]["exitCode"]) == ("WorkerHung", 1, 70)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import EXECUTABLE, CommandLine, eventually
+from tests.support.waiting import DEADLINE
 
 from torchyard.local.shared_templates import OWNER
 
@@ -130,7 +131,7 @@ def processes_of(torchyard: CommandLine) -> list[str]:
 
 
 def test_without_a_terminal_there_are_plain_lines(torchyard: CommandLine) -> None:
-    done = torchyard("run", job(torchyard, None, **plain(FAST)), "--name", "other", "-q", "-o", "json", timeout=300)
+    done = torchyard("run", job(torchyard, None, **plain(FAST)), "--name", "other", "-q", "-o", "json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["metadata"]["name"], found["status"]["state"]) == ("other", "Succeeded")
@@ -143,7 +144,7 @@ def test_without_a_terminal_there_are_plain_lines(torchyard: CommandLine) -> Non
 
 def test_a_job_that_fails_names_the_cause_and_exits_1(torchyard: CommandLine) -> None:
     script = "print('about to fail')\nraise RuntimeError('no such luck')"
-    done = torchyard("run", job(torchyard, script, restart={"policy": "Never"}), timeout=300)
+    done = torchyard("run", job(torchyard, script, restart={"policy": "Never"}))
     assert done.returncode == 1
     assert done.stdout.splitlines()[0] == "about to fail"
     assert done.stdout.splitlines()[-1] == "RuntimeError: no such luck"
@@ -164,14 +165,14 @@ def test_ctrl_c_stops_and_resume_finishes(torchyard: CommandLine) -> None:
     assert "controlled by process" in busy.stderr
     assert processes_of(torchyard)
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=300)
+    _, stderr = process.communicate(timeout=DEADLINE)
     assert process.returncode == 75, stderr
     assert "saving and stopping; press Ctrl-C again to stop now" in stderr
     assert "torchyard resume job" in stderr
     assert processes_of(torchyard) == []
     stopped_at = steps_of(torchyard)
     (torchyard.run_folder("job") / "checkpoints" / "hurry").touch()
-    done = torchyard("resume", "job", "-o", "json", timeout=300)
+    done = torchyard("resume", "job", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["status"]["state"] == "Succeeded"
     log = torchyard("logs", "job").stdout
@@ -192,7 +193,7 @@ def test_a_second_ctrl_c_stops_now(torchyard: CommandLine) -> None:
     eventually(lambda: time.monotonic() - start > 0.6)  # a second press, not an echo of the first
     process.send_signal(signal.SIGINT)
     assert any("stopping now" in line for line in lines)
-    assert process.wait(timeout=300) in {75, 130}, "before the grace period is over"
+    assert process.wait(timeout=DEADLINE) in {75, 130}, "before the grace period is over"
     assert processes_of(torchyard) == []
 
 
@@ -203,7 +204,7 @@ def test_a_closed_terminal_saves_and_stops(torchyard: CommandLine) -> None:
     assert process.stderr is not None
     assert any("saving and stopping" in line for line in iter(process.stderr.readline, ""))
     process.send_signal(signal.SIGHUP)
-    _, stderr = process.communicate(timeout=300)
+    _, stderr = process.communicate(timeout=DEADLINE)
     assert process.returncode == 75, stderr
     assert (torchyard.run_folder("job") / "checkpoints" / "saved").exists(), "the program was given its time to save"
 
@@ -218,9 +219,9 @@ def test_another_terminal_can_follow_stop_and_remove(torchyard: CommandLine) -> 
     assert follow.stdout.readline().startswith("[r0 job-")
     stopped = torchyard("stop", "job")
     assert stopped.returncode == 75, stopped.stderr
-    process.communicate(timeout=300)
+    process.communicate(timeout=DEADLINE)
     assert process.returncode == 75
-    assert follow.wait(timeout=300) == 0
+    assert follow.wait(timeout=DEADLINE) == 0
     assert "Suspended" in torchyard("ps").stdout
     assert torchyard("rm", "job").returncode == 0
     assert not torchyard.run_folder("job").exists()
@@ -233,8 +234,8 @@ def test_stop_finishes_what_a_controller_that_dies_left_undone(torchyard: Comman
     stop = torchyard.start("stop", "job")
     eventually(lambda: '"suspend": true' in (torchyard.run_folder("job") / "job.yaml").read_text())
     controller.kill()
-    controller.communicate(timeout=300)
-    _, stderr = stop.communicate(timeout=300)
+    controller.communicate(timeout=DEADLINE)
+    _, stderr = stop.communicate(timeout=DEADLINE)
     assert stop.returncode == 75, stderr
     assert "stopped" in stderr
     status = json.loads((torchyard.run_folder("job") / "status.json").read_text())["status"]
@@ -266,9 +267,9 @@ def test_the_live_view_draws_on_a_real_terminal(torchyard: CommandLine) -> None:
     try:
         eventually(lambda: is_running(torchyard))
         (torchyard.run_folder("job") / "checkpoints" / "hurry").touch()
-        stdout, _ = process.communicate(timeout=300)
+        stdout, _ = process.communicate(timeout=DEADLINE)
     finally:
-        reader.join(timeout=300)
+        reader.join(timeout=DEADLINE)
         os.close(leader)
     screen = b"".join(said).decode()
     assert process.returncode == 0, screen
@@ -292,7 +293,7 @@ def test_a_run_of_a_killed_controller_is_reattached(torchyard: CommandLine, ends
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting for --the end green\n"
     process.kill()
-    process.communicate(timeout=300)
+    process.communicate(timeout=DEADLINE)
     shown = torchyard("status", "loop").stdout
     assert shown.splitlines()[0].startswith("loop  Detached")
     assert "Still training, detached" in shown
@@ -311,7 +312,7 @@ def test_a_run_of_a_killed_controller_is_reattached(torchyard: CommandLine, ends
     assert resumed.stderr is not None
     assert resumed.stderr.readline(), "it is controlled again"
     (torchyard.run_folder("loop") / "checkpoints" / "end").touch()
-    stdout, stderr = resumed.communicate(timeout=300)
+    stdout, stderr = resumed.communicate(timeout=DEADLINE)
     assert (resumed.returncode, stdout) == (0, "end\n" if ends == "later" else ""), stderr
     assert "loop succeeded" in stderr
     assert "next: torchyard fetch loop end" in stderr
@@ -326,7 +327,7 @@ def test_the_object_is_printed_without_a_reader_of_the_view(torchyard: CommandLi
     assert process.stdout is not None
     document = json.loads(process.stdout.read())
     assert document["status"]["state"] == "Succeeded"
-    assert process.wait(timeout=300) == 0
+    assert process.wait(timeout=DEADLINE) == 0
 
 
 def test_errors_of_the_controller_go_to_its_log(torchyard: CommandLine) -> None:
@@ -339,14 +340,14 @@ def test_errors_of_the_controller_go_to_its_log(torchyard: CommandLine) -> None:
     eventually(lambda: log.exists() and "retrying: " in log.read_text())
     (folder / "status.json" / "in-the-way").rmdir()
     (folder / "status.json").rmdir()
-    _, stderr = process.communicate(timeout=300)
+    _, stderr = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, stderr
     assert "retrying: " not in stderr
     assert "Traceback" not in stderr
 
 
 def test_the_demo_trains_and_shows_what_was_learned(torchyard: CommandLine) -> None:
-    done = torchyard("demo", "--set", "spec.trainer.params.steps=20", timeout=300)
+    done = torchyard("demo", "--set", "spec.trainer.params.steps=20")
     assert done.returncode == 0, done.stderr
     assert "nearest neighbour" in done.stdout
     assert "after 20 steps" in done.stdout

@@ -6,6 +6,7 @@ import json
 import pytest
 from aiohttp import web
 from tests.support.cli.cluster import JOB, cluster
+from tests.support.waiting import DEADLINE
 
 RUNNING, DONE, FAILED = ({"state": state} for state in ("Running", "Succeeded", "Failed"))
 
@@ -114,4 +115,4 @@ def test_the_deletion_of_a_run_that_nothing_controls_is_waited_for(torchyard):
     assert torchyard("wait", "cvrp").returncode == 1, "which takes longer than it takes to give up"
     assert waiting.poll() is None
     assert torchyard("rm", "cvrp").returncode == 0
-    assert waiting.wait(60) == 0
+    assert waiting.wait(DEADLINE) == 0

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import CommandLine, eventually
+from tests.support.waiting import DEADLINE
 
 PAGE = Path(__file__).parents[2] / "docs" / "your-script.md"
 
@@ -28,7 +29,7 @@ def test_the_script_of_the_page_reports_and_continues_from_its_checkpoint(torchy
     assert "resumed after step" in torchyard("logs", "train").stdout
     eventually(lambda: b'"Running"' in (folder / "status.json").read_bytes())
     run.send_signal(signal.SIGINT)
-    stdout, stderr = run.communicate(timeout=300)
+    stdout, stderr = run.communicate(timeout=DEADLINE)
     status = json.loads(stdout)["status"]
     assert (run.returncode, status["state"]) == (75, "Suspended"), stderr
     assert re.search(r"^\[rank 0\] step [0-9]+/100000000 loss 0\.[0-9]+$", stderr, re.MULTILINE)

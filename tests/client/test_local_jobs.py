@@ -8,6 +8,7 @@ import sys
 import msgspec
 import pytest
 from tests.cli.conftest import eventually
+from tests.support.waiting import DEADLINE
 
 import torchyard as ty
 
@@ -116,7 +117,7 @@ def test_a_run_is_stopped_and_can_go_on_when_its_program_ends(home, program):
     if "wait=False" not in program:
         eventually(lambda: (home / "home/runs/bg/job.yaml").exists() and ty.get_job("bg").status.round)
         running.send_signal(signal.SIGINT)
-    _, said = running.communicate(timeout=120)
+    _, said = running.communicate(timeout=DEADLINE)
     assert ("KeyboardInterrupt" in said) == ("wait=False" not in program), said
     job = ty.get_job("bg")
     assert job.status.state == "Suspended"

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 pytestmark = pytest.mark.e2e
 PACKAGES = ("nbclient==0.11.0", "ipykernel==7.4.0")
@@ -20,7 +21,7 @@ CELLS = [
 PROGRAM = f"""
 import nbclient, nbformat
 notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in {CELLS!r}])
-nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
+nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
 for cell in notebook.cells:
     for output in cell.outputs:
         print(output.get("text", output))
@@ -33,7 +34,7 @@ def jupyter(tmp_path_factory):
     site = tmp_path_factory.mktemp("site")
     uv = Path(sys.executable).with_name("uv")
     argv = [str(uv), "pip", "install", "--quiet", "--system-certs", "--target", str(site), *PACKAGES]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=DEADLINE, check=False)
     if done.returncode:
         pytest.skip(f"nbclient and ipykernel cannot be installed: {done.stderr.strip()[-200:]}")
     return {**os.environ, "PYTHONPATH": str(site), "IPYTHONDIR": str(site / "ipython")}
@@ -42,7 +43,7 @@ def jupyter(tmp_path_factory):
 def test_a_notebook_runs_the_function_of_a_cell(jupyter, tmp_path):
     environment = {**jupyter, "TORCHYARD_HOME": str(tmp_path)}
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "[r0 cell-0-0] root 4.0 0.1" in done.stdout

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from aiohttp import web
 from tests.support.kubernetes.api_server import kubeconfig, refused, serving
+from tests.support.waiting import DEADLINE
 
 import torchyard as ty
 from torchyard.sweeps.results import Result
@@ -44,7 +45,7 @@ def test_a_sweep_of_this_machine_finds_the_best_trial():
     ]  # fmt: skip
     assert sweep.best().spec.grace_period == 7
     more = ty.sweep(SWEEP, wait=False)  # it goes on
-    assert len(more.wait(timeout=120)) == 3
+    assert len(more.wait(timeout=DEADLINE)) == 3
     assert more.uid == sweep.uid
     assert ty.get_sweep("tune").best() == more.best()
     more.delete()
@@ -128,7 +129,7 @@ async def test_a_sweep_of_a_cluster_is_created_followed_and_stopped(home, monkey
         sweep = await ty.aio.sweep(SWEEP, namespace="team", wait=False)
         assert (sweep.name, sweep.namespace, sweep.uid) == ("tune", "team", "u-1")
         assert written[0][:2] == ("POST", "/apis/torchyard.dev/v1alpha1/namespaces/team/trainingsweeps")
-        assert await sweep.wait(timeout=60) == []
+        assert await sweep.wait(timeout=DEADLINE) == []
         assert await sweep.best() is None
         await sweep.stop()
         assert written[-1][2] == {"spec": {"suspend": True}}

@@ -112,4 +112,4 @@ def test_the_process_signs_at_once_and_ends_when_it_is_asked_to(authority, out):
         assert "signed a certificate for" in process.stderr.readline()
         assert leaf(out).not_valid_after_utc.timestamp() > time.time() + 89 * 86400
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(180) == 0
+        assert process.wait(DEADLINE) == 0

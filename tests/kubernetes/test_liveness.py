@@ -7,6 +7,7 @@ import threading
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 from prometheus_client import CollectorRegistry
+from tests.support.waiting import DEADLINE
 
 from torchyard.app import job_watch
 from torchyard.app.job_watch import JobWatch
@@ -39,7 +40,7 @@ class Watch(JobWatch):
             await asyncio.sleep(0)
             if self.block.is_set():
                 self.blocked.set()
-                self.go_on.wait(30)
+                self.go_on.wait(DEADLINE)
                 self.block.clear()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.shared_templates import SHARED
+from tests.support.waiting import DEADLINE
 
 from torchyard.agents.registry import AgentRegistry
 from torchyard.agents.server import application, unix_intake
@@ -25,7 +26,6 @@ from torchyard.local.run import RunFolder, read_run
 from torchyard.local.runs import create_run
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod
 
-SECONDS = 300.0
 CONTROLLER = """
 import asyncio, sys
 from pathlib import Path
@@ -57,7 +57,7 @@ def folder(home) -> Iterator[RunFolder]:
 
 @pytest.fixture
 def until():
-    async def wait(condition: Callable[[], Any], seconds: float = 180.0, what: str = "") -> Any:
+    async def wait(condition: Callable[[], Any], seconds: float = DEADLINE, what: str = "") -> Any:
         deadline = time.monotonic() + seconds
         while not (seen := condition()):
             assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
@@ -160,7 +160,7 @@ class Laptop:
         self.changes.append(job)
         self.events += events
 
-    async def ended(self, seconds=SECONDS):
+    async def ended(self, seconds=DEADLINE):
         async with asyncio.timeout(seconds):
             return await self.task
 
@@ -185,13 +185,13 @@ class Laptop:
                 and self.status.progress.step >= step
                 and self.status.checkpoint
             ),
-            SECONDS,
+            DEADLINE,
             f"step {step}",
         )
 
     async def working(self):
         """A worker runs."""
-        await self.until(lambda: [*self.folder.pods.glob("*/run/workers.json")], SECONDS, "a worker runs")
+        await self.until(lambda: [*self.folder.pods.glob("*/run/workers.json")], DEADLINE, "a worker runs")
 
     def processes(self, index):
         """The newest pod of this index: its folder and its processes."""

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 pytestmark = pytest.mark.e2e
 
@@ -27,6 +28,6 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def test_a_benchmark_prints_what_it_measured(command, told):
     program, *options = command.split()
     run = [sys.executable, BENCHMARKS / program, *options]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(run, capture_output=True, text=True, timeout=DEADLINE, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [each for each in told if each not in done.stdout] == []

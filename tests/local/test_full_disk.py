@@ -188,7 +188,7 @@ def test_a_home_that_is_full_costs_lines_of_the_log_and_nothing_else(tmp_path):
             if "No space left on device" in line:
                 # The file systems of another process, as it sees them.
                 Path(f"/proc/{run.pid}/root{home}/ballast").unlink(missing_ok=True)
-        assert run.wait(60) == 0, "".join(said)
+        assert run.wait(DEADLINE) == 0, "".join(said)
     assert any(
         f"FolderNotWritable: the folder of the run cannot be written ({home}/runs/train/" in line for line in said
     ), "".join(said)

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 from torchyard.api.resource import read_job
 from torchyard.local.controller import run_job
@@ -51,7 +52,7 @@ async def run(folder, tmp_path, work, *, fits, micro_batch=8):
     arguments = [str(config), str(fits)]
     spec = {"script": SCRIPT, "args": arguments, "nodes": 2, "metrics": {"interval": "1s"}, **imported_once}
     create_run(folder, read_job({"metadata": {"name": folder.name}, "spec": spec}), work)
-    async with asyncio.timeout(600):
+    async with asyncio.timeout(DEADLINE):
         return (await run_job(folder)).status
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
+from tests.support.waiting import DEADLINE
 
 from torchyard.api.resource import read_job
 from torchyard.api.status import State, TrainingJobStatus
@@ -171,7 +172,7 @@ def test_processes_of_a_finished_run_end_before_its_folder_is_moved(folder, tmp_
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env=env, start_new_session=True)
     finish(folder, completed="2020-01-01T00:00:00Z")
     end()
-    assert left.wait(180) == -signal.SIGKILL
+    assert left.wait(DEADLINE) == -signal.SIGKILL
 
 
 def test_a_run_that_is_being_removed_is_not_gone_on_with(folder, tmp_path):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 pytestmark = pytest.mark.e2e
 
@@ -22,7 +23,7 @@ def test_faults_in_a_row_change_neither_weights_nor_status(tmp_path):
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=900,
+        timeout=DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.waiting import DEADLINE
 
 from torchyard.api.crd import crd
 from torchyard.sweeps.crd import sweep_crd
@@ -29,7 +30,7 @@ def helm(*arguments, values):
 @cache
 def _helm(arguments, values):
     argv = [HELM, *arguments, "--values", "-"]
-    return subprocess.run(argv, input=values, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(argv, input=values, capture_output=True, text=True, check=False, timeout=DEADLINE)
 
 
 def rendered(values=None, release="torchyard", show=None):

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import yaml
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE, until
 
 from torchyard.cli.interrupts import SAME_PRESS_SECONDS
 from torchyard.local.process import carrying
@@ -88,7 +88,9 @@ def home(tmp_path, monkeypatch):
 
 
 def torchyard(tmp_path, *words):
-    return subprocess.run([*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False)
+    return subprocess.run(
+        [*COMMAND, *words], cwd=tmp_path, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
 
 
 def test_a_killed_sweep_continues_and_has_its_results(home, tmp_path):
@@ -170,7 +172,7 @@ def test_a_second_ctrl_c_ends_programs_that_still_save(home, tmp_path):
     pressed = time.monotonic()
     until(lambda: time.monotonic() - pressed > SAME_PRESS_SECONDS)
     os.kill(sweep.pid, signal.SIGINT)
-    sweep.wait(timeout=180)
+    sweep.wait(timeout=DEADLINE)
     assert sweep.returncode == 130
     assert "sweep tune is stopped, without a last save; `torchyard run` with its file goes on" in sweep.stderr.read()
     assert json.loads(status.read_bytes())["status"]["state"] == "Suspended"

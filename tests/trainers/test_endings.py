@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.support.trainers.gangs import TINY, Yard, config, free_port, until
+from tests.support.waiting import DEADLINE
 
 from torchyard_trainers.core.exits import Exit, exit_code
 from torchyard_trainers.core.export import weights
@@ -313,7 +314,12 @@ def test_plain_torchrun_needs_nothing_but_a_config(tmp_path):
     torchrun = Path(sys.executable).with_name("torchrun")
     command = [torchrun, "--nproc-per-node", "2", "--master-port", str(free_port()), "-m", "torchyard_trainers"]
     done = subprocess.run(
-        [*command, "--config", "config.json"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+        [*command, "--config", "config.json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "checkpoints" / "DONE").exists()

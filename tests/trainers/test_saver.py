@@ -5,6 +5,7 @@ import threading
 
 import pytest
 import torch
+from tests.support.waiting import DEADLINE
 
 from torchyard_trainers.core.checkpoints import commits
 from torchyard_trainers.core.checkpoints.cadence import Cadence
@@ -28,7 +29,7 @@ class SlowVolume(DcpShards):
         self.error = None
 
     def save(self, state, folder):
-        assert self.go.wait(60)
+        assert self.go.wait(DEADLINE)
         if self.error is not None:
             raise self.error
         super().save(state, folder)

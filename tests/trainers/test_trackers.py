@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 import pytest
 from tests.support.trainers.gangs import until
+from tests.support.waiting import DEADLINE
 
 from torchyard_trainers.core.config import Config, Job, Logging, Trainer
 from torchyard_trainers.core.exits import ConfigError, PreemptedError
@@ -71,7 +72,7 @@ def test_wandb_writes_its_run_without_a_network(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
     # A process of its own: the service that wandb starts lives as long as the process.
-    subprocess.run([sys.executable, "-c", OFFLINE, tmp_path], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", OFFLINE, tmp_path], check=True, timeout=DEADLINE)
     (run,) = (tmp_path / "wandb").glob("offline-run-*/run-*.wandb")
     assert run.name == "run-7f3c1e1a.wandb"
     # Its records are protocol buffers, numbers in them JSON texts.

@@ -5,6 +5,7 @@ import time
 
 import pytest
 from tests.support.trainers.gangs import config
+from tests.support.waiting import DEADLINE
 
 from torchyard_trainers.core.watchdog import Patience, Watchdog
 
@@ -56,7 +57,7 @@ def test_a_rank_with_progress_is_left_alone_and_one_without_progress_is_not():
     while time.monotonic() < watched:
         assert not bitten.is_set()
     over = True
-    assert bitten.wait(180)
+    assert bitten.wait(DEADLINE)
     (error,) = errors
     assert (error.phase, error.step, error.secondary) == ("step", 3, False)
     assert "in phase step after step 3" in str(error)

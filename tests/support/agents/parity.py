@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE, until
 
 from torchyard.local.run import is_locked
 from torchyard.local.template import Imports, PodProcesses, begun
@@ -31,7 +31,6 @@ from torchyard_agent.workers.hooks import SITECUSTOMIZE
 from torchyard_agent.workers.ports import ReservedPort
 from torchyard_agent.workers.zygote_client import LOCATION, Zygote
 
-SECONDS = 300.0
 LEAVE_SECONDS = 60.0
 AT_ONCE = 4
 MODES = ("plain", "cold", "warm")
@@ -223,7 +222,7 @@ def _driven(runs, folder, env):
         text=True,
         cwd=folder,
         env=_environment(env),
-        timeout=SECONDS,
+        timeout=DEADLINE,
         check=True,
     )
     return json.loads(done.stdout)
@@ -268,7 +267,7 @@ def _templated(runs, folder, env):
         with (folder / "lock").open("w") as lock, (folder / "log").open("w") as log:
             assert template.start(pod, [lock.fileno(), log.fileno()])
             fcntl.flock(lock, fcntl.LOCK_EX)  # the keeper's, too
-        until(lambda: codes.exists() or not is_locked(folder / "lock"), SECONDS)
+        until(lambda: codes.exists() or not is_locked(folder / "lock"))
         assert codes.exists(), (folder / "log").read_text()
         return json.loads(codes.read_bytes())
     finally:
@@ -290,7 +289,7 @@ def _launched(runs, folder, zygote):
     specs = folder / f"specs-{zygote.pid}"
     specs.mkdir()
     waiting, asked, running, codes = list(runs), [], {}, {}
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + DEADLINE
     try:
         while len(codes) < len(runs):
             ready, _, _ = select.select([zygote.socket], [], [], deadline - time.monotonic())

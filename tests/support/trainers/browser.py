@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(
@@ -37,7 +38,7 @@ def open_page(folder: Path, profile: Path, *options: str) -> str:
             check=False,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=DEADLINE,
         )
     finally:
         server.shutdown()

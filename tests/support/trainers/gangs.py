@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.waiting import DEADLINE
 
 from torchyard.api.values import BUILT_IN
 from torchyard_agent.workers.environment import KEEP_MEMORY
@@ -74,7 +75,7 @@ class Gang:
     logs: list[Path]
     server: "ForkServer"
 
-    def wait(self, seconds: float = 900) -> list[int]:
+    def wait(self, seconds: float = DEADLINE) -> list[int]:
         """Exit codes by rank (negative: signal); kills what is left at the deadline."""
         codes = self.server.ask({"wait": self.pids, "seconds": seconds})["codes"]
         if None in codes:
@@ -112,7 +113,7 @@ class ForkServer:
 
     def close(self) -> None:
         self._process.stdin.close()
-        self._process.wait(30)
+        self._process.wait(DEADLINE)
 
 
 @dataclass
@@ -194,7 +195,7 @@ class Yard:
         """Exists once the newest round's worker that was to be held stands still."""
         return self.root / f"held-{self.rounds}"
 
-    def train(self, settings: dict[str, Any], world: int = 1, *, seconds: float = 900, **more: Any) -> None:
+    def train(self, settings: dict[str, Any], world: int = 1, *, seconds: float = DEADLINE, **more: Any) -> None:
         """Run a round that must end well within `seconds`."""
         gang = self.start(settings, world, **more)
         codes = gang.wait(seconds)
@@ -241,7 +242,7 @@ class Yard:
         return json.loads((self.run_dir / f"report.{rank}.json").read_text())
 
 
-def until(condition: Any, seconds: float = 900) -> Any:
+def until(condition: Any, seconds: float = DEADLINE) -> Any:
     """Wait for a truth, with a deadline."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
