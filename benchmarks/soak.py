@@ -7,7 +7,7 @@ kind once and then by weight. After each the status is held against what was don
 counters, size. At the end nothing may be left of the run, no process may have grown, and the weights are those of an
 undisturbed run. Everything is real. Anomalies are printed at once, with what the status said; exit code 1 if
 there were any. `--steps` bounds it: some thirty are made between two faults, and again in the undisturbed run. With
-`--pause` that is so on any machine: each step of the disturbed run is followed by a wait, in which nothing is computed.
+`--pause` a fast machine makes no more: the disturbed run waits after each step.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import random
+import shutil
 import signal
 import statistics
 import subprocess
@@ -35,20 +36,7 @@ from soak_run import NAME, Run, StuckError, footprint, until
 
 FAULT_SECONDS = 90.0
 MAX_DESCRIPTORS_GAINED = 4
-# The built-in CVRP with a pause after each step.
-PACED = """
-import os
-import time
-
-from torchyard_trainers.cvrp.params import resolve_params
-from torchyard_trainers.cvrp.task import Cvrp
-
-
-class Paced(Cvrp):
-    def after_step(self, session, step, means):
-        time.sleep(float(os.environ["PAUSE"]))
-        return super().after_step(session, step, means)
-"""
+PATIENT = Path(__file__).parents[1] / "tests" / "support" / "worker_modules" / "patient.py"
 
 
 def document(given: argparse.Namespace, *, calm: bool = False) -> dict[str, Any]:
@@ -61,7 +49,7 @@ def document(given: argparse.Namespace, *, calm: bool = False) -> dict[str, Any]
         "metadata": {"name": NAME},
         "spec": {
             "trainer": {
-                "name": "paced:Paced" if given.pause else "cvrp",
+                "name": "patient:Patient" if given.pause else "cvrp",
                 "params": {"preset": "tiny", "steps": given.steps, "seed": given.seed, "evalEvery": 10**6, **small},
             },
             "device": "cpu",
@@ -229,7 +217,8 @@ def ended(run: Run) -> Iterator[Run]:
 
 
 def run_in(folder: Path, given: argparse.Namespace, *, calm: bool = False) -> Run:
-    (folder / "paced.py").write_text(PACED)
+    """Return a run whose home and working directory is `folder`."""
+    shutil.copy(PATIENT, folder)
     return Run(folder, document(given, calm=calm))
 
 

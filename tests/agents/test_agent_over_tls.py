@@ -117,13 +117,13 @@ class World:
     def step(self):
         return self.report["step"]
 
-    async def see(self, condition, seconds=DEADLINE):
-        await until(lambda: self.agent and condition(self.agent), seconds)
+    async def see(self, condition):
+        await until(lambda: self.agent and condition(self.agent))
         return self.agent
 
 
-async def until(condition, seconds=DEADLINE):
-    async with asyncio.timeout(seconds):
+async def until(condition):
+    async with asyncio.timeout(DEADLINE):
         while not condition():  # noqa: ASYNC110 - another process makes it true
             await asyncio.sleep(0.01)
 

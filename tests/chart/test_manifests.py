@@ -9,6 +9,7 @@ import pytest
 import yaml
 from tests.chart.test_tls import agent, shake_hands
 from tests.support.charts import HELM, NAMESPACE, ROOT, needs_helm, rendered
+from tests.support.waiting import DEADLINE
 
 from torchyard.api.crd import crd
 from torchyard.sweeps.crd import sweep_crd
@@ -19,7 +20,7 @@ def written(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dist")
     environment = {"PATH": f"{HELM.rpartition('/')[0]}:/usr/bin:/bin", "HOME": str(folder)}
     argv = [sys.executable, str(ROOT / "hack/manifests.py"), str(folder)]
-    subprocess.run(argv, env=environment, check=True, capture_output=True, timeout=60)
+    subprocess.run(argv, env=environment, check=True, capture_output=True, timeout=DEADLINE)
     return {path.name: list(yaml.safe_load_all(path.read_text())) for path in folder.glob("*.yaml")}
 
 
@@ -54,7 +55,7 @@ def test_the_certificate_of_the_documentation_is_accepted_by_agents(tmp_path):
     (command,) = re.findall(r"^(openssl req (?:.*\\\n)+.*)$", text, re.MULTILINE)
     words = command.replace("\\\n", " ").split()
     try:
-        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=DEADLINE)
     except FileNotFoundError:
         pytest.skip("no openssl on PATH (Debian, Ubuntu: apt-get install openssl)")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

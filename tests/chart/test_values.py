@@ -7,6 +7,7 @@ import jsonschema
 import pytest
 import yaml
 from tests.support.charts import CHART, HELM, needs_helm, rendered
+from tests.support.waiting import DEADLINE
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
@@ -57,9 +58,13 @@ def test_every_object_refuses_what_it_does_not_know():
 
 @needs_helm
 def test_a_package_has_a_readme_with_every_value_its_default_and_meaning(tmp_path):
-    subprocess.run([HELM, "package", CHART, "--destination", tmp_path], check=True, capture_output=True, timeout=60)
+    subprocess.run(
+        [HELM, "package", CHART, "--destination", tmp_path], check=True, capture_output=True, timeout=DEADLINE
+    )
     (package,) = tmp_path.iterdir()
-    shown = subprocess.run([HELM, "show", "readme", package], check=True, capture_output=True, text=True, timeout=60)
+    shown = subprocess.run(
+        [HELM, "show", "readme", package], check=True, capture_output=True, text=True, timeout=DEADLINE
+    )
     lines = shown.stdout.splitlines()
     rows = [f"| `{path}` | `{json.dumps(default(path))}` | {LEAVES[path]['description']} |" for path in DEFAULTED]
     assert [row for row in rows if row not in lines] == []

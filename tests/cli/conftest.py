@@ -42,12 +42,12 @@ class CommandLine:
             "TORCHYARD_HOME": str(self.home),
         }
 
-    def __call__(self, *words: object, timeout: float = DEADLINE) -> subprocess.CompletedProcess[str]:
+    def __call__(self, *words: object) -> subprocess.CompletedProcess[str]:
         if not self.starts and WARM.can_run(self.env):
-            return WARM.run([*map(str, words)], self.folder, self.env, timeout)
+            return WARM.run([*map(str, words)], self.folder, self.env, DEADLINE)
         return subprocess.run(
             [EXECUTABLE, *map(str, words)],
-            cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=timeout, check=False,
+            cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=DEADLINE, check=False,
         )  # fmt: skip
 
     def start(self, *words: object, **settings: Any) -> subprocess.Popen[str]:
@@ -61,6 +61,10 @@ class CommandLine:
 
     def run_folder(self, name: str) -> Path:
         return self.home / "runs" / name
+
+    def has_logged(self, name: str, text: str) -> bool:
+        """Return whether a rank's log has `text`; reading it costs less than starting `torchyard logs` in a loop."""
+        return any(text in log.read_text() for log in self.run_folder(name).glob("pods/*/logs/rank-*.log"))
 
     def record(self, name: str, status: dict[str, Any] | None = None) -> Path:
         """Create a run without a controlling process, with the files of a real one."""
@@ -102,9 +106,9 @@ def warm_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainers, "subprocess", SimpleNamespace(run=run))
 
 
-def eventually(condition: Callable[[], Any], seconds: float = DEADLINE) -> Any:
-    """The first true value of `condition`; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
+def eventually(condition: Callable[[], Any]) -> Any:
+    """The first true value of `condition`."""
+    deadline = time.monotonic() + DEADLINE
     while not (value := condition()):
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)

@@ -28,8 +28,7 @@ def test_a_hang_is_shown_where_it_is_ended_and_trained_past(torchyard: CommandLi
     }  # fmt: skip
     (torchyard.folder / "job.yaml").write_text(json.dumps(document))
     with torchyard.start("run", "job.yaml", "-o", "json") as run:
-        logs = torchyard.run_folder("job").glob
-        eventually(lambda: any("no data" in log.read_text() for log in logs("pods/*/logs/rank-*.log")))
+        eventually(lambda: torchyard.has_logged("job", "no data"))
         assert "no data" in torchyard("logs", "job").stdout
         shown = torchyard("stacks", "job", "-o", "json")
         assert shown.returncode == 0, shown.stderr

@@ -21,7 +21,7 @@ CELLS = [
 PROGRAM = f"""
 import nbclient, nbformat
 notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in {CELLS!r}])
-nbclient.NotebookClient(notebook, timeout=900, kernel_name="python3").execute()
+nbclient.NotebookClient(notebook, timeout={DEADLINE:.0f}, kernel_name="python3").execute()
 for cell in notebook.cells:
     for output in cell.outputs:
         print(output.get("text", output))

@@ -30,9 +30,9 @@ NOWHERE = ("--set", "nodes=2", "--set", "gpusPerNode=64")
 
 
 class CommandLine:
-    """Runs `torchyard COMMAND ... -n NAMESPACE` on a machine without runs of its own.
+    """Runs `torchyard COMMAND ... -n NAMESPACE` with an empty TORCHYARD_HOME.
 
-    Commands are forked. The first of each that `starts` names gets an interpreter of its own, as from a shell.
+    Commands are forked, except the first of each that `starts` names: it starts as from a shell.
     """
 
     def __init__(self, namespace, home):

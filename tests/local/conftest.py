@@ -57,10 +57,10 @@ def folder(home) -> Iterator[RunFolder]:
 
 @pytest.fixture
 def until():
-    async def wait(condition: Callable[[], Any], seconds: float = DEADLINE, what: str = "") -> Any:
-        deadline = time.monotonic() + seconds
+    async def wait(condition: Callable[[], Any], what: str = "") -> Any:
+        deadline = time.monotonic() + DEADLINE
         while not (seen := condition()):
-            assert time.monotonic() < deadline, f"not within {seconds} s: {what or condition}"
+            assert time.monotonic() < deadline, f"not within {DEADLINE} s: {what or condition}"
             await asyncio.sleep(0.02)
         return seen
 
@@ -160,8 +160,8 @@ class Laptop:
         self.changes.append(job)
         self.events += events
 
-    async def ended(self, seconds=DEADLINE):
-        async with asyncio.timeout(seconds):
+    async def ended(self):
+        async with asyncio.timeout(DEADLINE):
             return await self.task
 
     async def run(self, **spec):
@@ -185,13 +185,12 @@ class Laptop:
                 and self.status.progress.step >= step
                 and self.status.checkpoint
             ),
-            DEADLINE,
             f"step {step}",
         )
 
     async def working(self):
         """A worker runs."""
-        await self.until(lambda: [*self.folder.pods.glob("*/run/workers.json")], DEADLINE, "a worker runs")
+        await self.until(lambda: [*self.folder.pods.glob("*/run/workers.json")], "a worker runs")
 
     def processes(self, index):
         """The newest pod of this index: its folder and its processes."""
@@ -214,7 +213,7 @@ class Laptop:
         if self.task is not None and not self.task.done():
             self.kill.set()
             with contextlib.suppress(Exception):
-                await self.ended(30)
+                await self.ended()
 
 
 @pytest.fixture(scope="session")

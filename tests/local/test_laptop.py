@@ -68,7 +68,7 @@ def test_a_job_trains_on_two_nodes_to_its_end(undisturbed):
 
 @pytest.mark.parametrize("victim", ["worker", "agent", "pod"])
 async def test_a_kill_in_the_middle_changes_no_bit_of_the_weights(laptop, undisturbed, victim, request):
-    if victim != "agent":  # that one is about processes that a template of its own forks
+    if victim != "agent":  # that one is about processes of a template that no other job shares
         request.getfixturevalue("one_template")
     laptop.create(**CVRP)
     laptop.begin()

@@ -70,6 +70,6 @@ async def test_a_run_is_traced_while_it_trains(laptop, until):
     request = json.dumps({"id": "a", "kind": "trace", "steps": 2})
     assert await LocalBackend().profile(laptop.folder.name, request, replace=False) == 2
     folder = laptop.folder.checkpoints / "profile"
-    await until(lambda: len(list(folder.glob("trace-*-rank-[01].json.gz"))) == 2, 60, "both ranks wrote a trace")
+    await until(lambda: len(list(folder.glob("trace-*-rank-[01].json.gz"))) == 2, "both ranks wrote a trace")
     laptop.kill.set()
     await laptop.ended()

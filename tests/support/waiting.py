@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 DEADLINE = 900.0
-"""Of everything that ends only a hang: all tests at once on a slow machine take seven times their processor time."""
+"""Seconds after which a wait counts as a hang: beside all others, a test takes up to seven times its processor time."""
 
 
 def until(look, seconds=DEADLINE):

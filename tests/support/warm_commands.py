@@ -117,13 +117,14 @@ class WarmCommand:
 
     Args:
         words: of the command.
-        answers: a pipe on which the server says the process id, and later the exit code. Closed with this object.
+        answers: a pipe to which the server writes the process id, and later the exit code. Closed with this object.
     """
 
     def __init__(self, words: list[str], answers: int) -> None:
         self.args = words
         self.returncode: int | None = None
         self._lock = threading.Lock()
+        # Closed by the finalizer, since a file object that nobody closes would warn.
         self._answers = open(answers, "rb", buffering=0, closefd=False)  # noqa: SIM115
         weakref.finalize(self, os.close, answers)
         self.pid = int(self._answers.readline())

@@ -62,7 +62,7 @@ def test_a_container_that_does_not_see_its_path_reads_its_root(machine, tmp_path
 
 
 def test_ranks_of_a_node_share_what_is_left_and_each_keeps_what_it_has(monkeypatch):
-    # What the machine really has left changes with whatever else runs on it.
+    # What the machine has left changes from one moment to the next.
     monkeypatch.setattr(limits, "memory_left", lambda: 400 * GIB)
     has = HostMemory(1).limit - 400 * GIB
     assert 0 < has < 50 * GIB
@@ -80,7 +80,7 @@ def test_the_peak_is_that_of_the_work_since_the_start():
 
 
 def touch(size):
-    """Hold `size` bytes for a moment: pages of the kernel, since an allocator may have so many left of earlier work."""
+    """Map and write `size` bytes, then unmap them. An allocator might use memory that earlier tests have freed."""
     with mmap(-1, size) as pages:
         for page in range(0, size, PAGESIZE):
             pages[page] = 1

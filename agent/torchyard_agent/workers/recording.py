@@ -107,7 +107,7 @@ def packages() -> Dict[str, str]:
 
     found: Dict[str, str] = {}
     for each in distributions():
-        # `each.metadata` and `each.version` would each parse the whole file, of which most is a description.
+        # `each.metadata` and `each.version` would each parse the whole file, most of which is a description.
         text = each.read_text("METADATA") or each.read_text("PKG-INFO") or each.read_text("") or ""
         fields = text.partition("\n\n")[0]
         name, version = _NAME.search(fields), _VERSION.search(fields)

@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except Terminated:
         flush_stderr()
-        os.kill(os.getpid(), SIGTERM)  # the default action now: the parent process sees by what this one was ended
+        os.kill(os.getpid(), SIGTERM)  # its handler is restored: the parent process sees that a signal ended this one
         raise
     except Exception as error:  # noqa: BLE001 - a user never meets a traceback
         if debug:
@@ -216,7 +216,7 @@ class Terminated(SystemExit):
 
 
 def _end(_number: int, _frame: object) -> None:
-    """Leave as Ctrl-C does: a process that was started for this command ends with it, temporary files are removed."""
+    """Unwind, as Ctrl-C does, so that processes that the command started end and its temporary files are removed."""
     raise Terminated
 
 

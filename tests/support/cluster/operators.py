@@ -33,7 +33,7 @@ AGENT_IMAGE = os.environ.get("TORCHYARD_AGENT_IMAGE", "torchyard/operator:dev")
 TRAINER_IMAGE = os.environ.get("TORCHYARD_TRAINER_IMAGE", "torchyard/trainer-cpu:dev")
 MAIN = ("-m", "torchyard.cli.main")
 WARM = WarmCommands("cluster")
-"""What operators and commands are forked from: a hundred of them start in a test run, with imports of a second each."""
+"""Forks operators and commands: a test run has a hundred of them, whose imports would take a second each."""
 # The same where the clock on the wall is so many seconds ahead.
 AHEAD = """
 import sys, time

@@ -1,25 +1,13 @@
 """A built-in workload that trains in two pods with a shared claim, for faults to happen to."""
 
+from pathlib import Path
 from typing import Any
 
 from tests.support.cluster import testbed
 from tests.support.cluster.jobs import Jobs
 
 STEPS = 300
-# The built-in CVRP with a pause after each step: faults find it in the middle, and others find a processor.
-PAUSES = """
-import os
-import time
-
-from torchyard_trainers.cvrp.params import resolve_params
-from torchyard_trainers.cvrp.task import Cvrp
-
-
-class Patient(Cvrp):
-    def after_step(self, session, step, means):
-        time.sleep(float(os.environ.get("PAUSE", "0.1")))
-        return super().after_step(session, step, means)
-"""
+PAUSES = Path(__file__).parents[1].joinpath("worker_modules/patient.py").read_text()
 SMALL = {"customers": 5, "batch": 8, "samples": 2, "embedding": 16, "heads": 2, "layers": 1, "evalInstances": 16}
 CLAIM = {"accessModes": ["ReadWriteMany"], "storageClassName": "shared", "resources": {"requests": {"storage": "1Gi"}}}
 SPEC = {

@@ -195,10 +195,10 @@ class Yard:
         """Exists once the newest round's worker that was to be held stands still."""
         return self.root / f"held-{self.rounds}"
 
-    def train(self, settings: dict[str, Any], world: int = 1, *, seconds: float = DEADLINE, **more: Any) -> None:
-        """Run a round that must end well within `seconds`."""
+    def train(self, settings: dict[str, Any], world: int = 1, **more: Any) -> None:
+        """Run a round that must end well."""
         gang = self.start(settings, world, **more)
-        codes = gang.wait(seconds)
+        codes = gang.wait()
         assert codes == [0] * world, gang.output()
 
     def losses(self) -> dict[int, float]:

@@ -50,10 +50,9 @@ def plan_arguments(parser: ArgumentParser) -> None:
 def plan(file: Path, gpu: str | None, sets: list[str], output: Literal["json", "yaml"] | None) -> int:
     """Forecast how much memory each rank of a job will need, before it starts, and whether it fits a GPU.
 
-    A step is made with tensors that have shapes and no content, so it takes no GPU: some 10 seconds, or up to a minute
-    where a way that fits must be looked for; minutes for a large model that also generates. If the job does not fit,
-    the cheapest change that makes it fit is named.
-    Without --gpu, the file's own `gpu.minMemory` counts.
+    A step is made with tensors that have shapes and no content, so it needs no GPU. It takes some 10 seconds, or up to
+    a minute where a way that fits must be looked for, and minutes for a large model that also generates. If the job
+    does not fit, the cheapest change that makes it fit is named. Without --gpu, the file's own `gpu.minMemory` counts.
     Exit codes: 0 it fits or no GPU is named, 1 it does not fit, 64 the file is wrong, 65 its data cannot be used.
     """
     from torchyard.cli.output import emit
