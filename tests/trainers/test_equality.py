@@ -126,11 +126,11 @@ def test_compiled_blocks_resume_with_the_same_bits(yard, calm, undisturbed, stra
     # Evaluated instances, as many as there are in a step, share its code.
     baseline, params = {"fsdp": ("shared", {"evalInstances": 12}), "ddp": ("rollout", ROLLOUT)}[strategy]
     settings = at_most(12, params, parallelism=parallelism, checkpoint={"interval": {"steps": 5}})
-    compiled = {"env": {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED_CODE)}, "seconds": 900}
-    calm.train(settings, 2, **compiled)
+    compiler = {"TORCHINDUCTOR_CACHE_DIR": str(COMPILED_CODE)}
+    calm.train(settings, 2, env=compiler)
     assert_same(calm.losses(), undisturbed[baseline])
     # As if it had been killed after its first checkpoint: to compile once more takes longer than to train.
     shutil.copytree(calm.checkpoints / "step-00000005", yard.checkpoints / "step-00000005")
-    yard.train(settings, 2, **compiled)
+    yard.train(settings, 2, env=compiler)
     assert min(yard.losses()) == 6
     assert yard.weights() == calm.weights()

@@ -195,9 +195,17 @@ class Yard:
         """Exists once the newest round's worker that was to be held stands still."""
         return self.root / f"held-{self.rounds}"
 
-    def train(self, settings: dict[str, Any], world: int = 1, **more: Any) -> None:
-        """Run a round that must end well."""
-        gang = self.start(settings, world, **more)
+    def train(
+        self,
+        settings: dict[str, Any],
+        world: int = 1,
+        *,
+        nodes: int = 1,
+        env: dict[str, str] | None = None,
+        function: tuple[str, list[Any]] | None = None,
+    ) -> None:
+        """Run a round that must end well; for the parameters see `start`."""
+        gang = self.start(settings, world, nodes=nodes, env=env, function=function)
         codes = gang.wait()
         assert codes == [0] * world, gang.output()
 
