@@ -24,6 +24,7 @@ from torchyard_trainers.core.exits import (
     TrainerError,
     exit_code,
 )
+from torchyard_trainers.core.hub import folder_fix
 
 PROG = "torchyard_trainers"
 # Libraries in Rust raise what is no Exception of Python: tokenizers, for example, for a pattern that is too costly.
@@ -98,7 +99,13 @@ def described(path: str, tokenizer: Path | None) -> dict[str, Any]:
 
 
 def talk(options: argparse.Namespace) -> None:
-    """Answer conversations on stdin until it ends."""
+    """Answer conversations on stdin until it ends.
+
+    Raises:
+        ConfigError: the path does not exist; said before PyTorch is imported, which takes seconds.
+    """
+    if not options.path.exists():
+        raise ConfigError(f"{options.path} does not exist; {folder_fix(str(options.path), 'model')}")
     with no_collections():
         from torchyard_trainers.lm.generation import Sampling
         from torchyard_trainers.lm.talk import answer
