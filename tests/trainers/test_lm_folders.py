@@ -18,6 +18,8 @@ from torchyard_trainers.lm.task import LanguageModeling
 GENERATION = "generation_config.json"
 # As Llama 2 has them: settings of sampling, and that nothing is sampled. transformers loads this, and does not save it.
 PUBLISHED = {"do_sample": False, "temperature": 0.6, "top_p": 0.9}
+# Beside its chat template a tokenizer may have named ones, for example for calls of functions.
+NAMED_TEMPLATE = "additional_chat_templates/tool_use.jinja"
 SMALL = {"batch": 8, "warmupSteps": 0, "lrFinal": 3e-3, "evalSamples": 8, "evalEvery": 2, "logEvery": 1}
 
 
@@ -37,6 +39,8 @@ def exported(fork_server, tmp_path_factory):
     yard.train(settings(2, {"strategy": "fsdp"}), world=2)
     folder = yard.checkpoints / "export" / "hf"
     (folder / GENERATION).write_text(json.dumps({**json.loads((folder / GENERATION).read_text()), **PUBLISHED}))
+    (folder / NAMED_TEMPLATE).parent.mkdir()
+    (folder / NAMED_TEMPLATE).write_text("{{ tools }}")
     return yard, folder, yard.metrics()[-1]
 
 
@@ -77,12 +81,17 @@ def test_transformers_loads_the_export_with_the_trainers_weights_and_tokenizer(e
     ],
 )
 def test_every_method_continues_from_its_own_export(exported, fork_server, tmp_path, strategy, params):
+    from transformers import AutoTokenizer
+
     _, folder, last = exported
     yard = Yard(fork_server, tmp_path)
     yard.train(settings(2, {"strategy": strategy}, pretrained=str(folder), **params), 1 if strategy == "single" else 2)
     summary = json.loads((yard.checkpoints / "final" / "summary.json").read_text())
     assert summary["evalLossUntrained"] == pytest.approx(last["evalLoss"], abs=1e-5)
     assert yard.metrics()[-1]["step"] == 2
+    templates = AutoTokenizer.from_pretrained(yard.checkpoints / "export" / "hf").chat_template
+    assert templates == AutoTokenizer.from_pretrained(folder).chat_template
+    assert templates["tool_use"] == "{{ tools }}"
 
 
 @pytest.mark.e2e

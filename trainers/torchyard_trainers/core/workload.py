@@ -184,7 +184,7 @@ class Workload(Protocol):
         return {}
 
     def assets(self) -> Mapping[str, Path | str]:
-        """Return files that an export of the model needs (tokenizer, chat template), by name: a file, or text."""
+        """Return files that an export of the model needs (tokenizer, chat template), by path: a file, or text."""
         return {}
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:

@@ -221,5 +221,7 @@ def check_family(lm: Any, folder: Path) -> None:
 
 
 def tokenizer_files(folder: Path) -> dict[str, Path | str]:
-    """Return the files of the tokenizer, by name."""
-    return {name: folder / name for name in TOKENIZER_FILES if (folder / name).is_file()}
+    """Return the files of the tokenizer, by their path in the folder."""
+    named = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
+    templates = sorted((folder / TEMPLATES).glob("*.jinja"))
+    return {path.relative_to(folder).as_posix(): path for path in (*named, *templates)}

@@ -74,13 +74,15 @@ def write(
 
 
 def add_assets(folder: Path, assets: Mapping[str, Path | str]) -> None:
-    """Write files that belong to a model: copies of files, or text, by name."""
+    """Write files that belong to a model: copies of files, or text, by their path in the folder."""
     for name, content in assets.items():
-        assert Path(name).name == name, f"{name}: a name, not a path"
+        target = folder / name
+        assert target.resolve().is_relative_to(folder.resolve()), f"{name}: outside the folder"
+        target.parent.mkdir(exist_ok=True)
         if isinstance(content, Path):
-            shutil.copyfile(content, folder / name)
+            shutil.copyfile(content, target)
         else:
-            (folder / name).write_text(content)
+            target.write_text(content)
 
 
 def weight_entries(model: nn.Module, prefix: str) -> list[Entry]:
