@@ -28,6 +28,7 @@ import uvloop
 from intake_agents import Fleet, pod_uid, published
 
 GANG = 1000
+DEADLINE_SECONDS = 900.0  # ends only what hangs
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -167,8 +168,8 @@ class Operator:
         return float(text.partition("VmRSS:")[2].split()[0])
 
 
-async def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
-    async with asyncio.timeout(seconds):
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(DEADLINE_SECONDS):
         while not condition():  # noqa: ASYNC110 -- agents make it true
             await asyncio.sleep(0.02)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from torchyard_agent.build import build
 
+DEADLINE_SECONDS = 900.0  # ends only what hangs
 PROGRAM = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
@@ -74,11 +75,11 @@ class Intake:
 
     def wait_for(self, condition: Callable[[dict], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: self.state and condition(self.state), 60), self.state
+            assert self.changed.wait_for(lambda: self.state and condition(self.state), DEADLINE_SECONDS), self.state
 
 
 def mark_of(path: Path) -> float:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while time.monotonic() < deadline:
         text = path.read_text() if path.exists() else ""
         if text:
@@ -149,7 +150,7 @@ def warm(folder: Path, repeats: int) -> tuple[list[float], list[float]]:
             restarts.append(mark_of(mark) - killed)
             intake.wait_for(lambda state, number=number: state.get("exit", {}).get("round") == number + 1)
         intake.tell(verb="exit", code=0)
-        process.wait(20)
+        process.wait(DEADLINE_SECONDS)
     finally:
         process.kill()
         process.wait()

@@ -32,9 +32,8 @@ from rich.progress import Progress
 from rich.table import Table
 from soak_checks import differences, leftovers
 from soak_faults import FAULTS, Expected, Scene, has_own_disk
-from soak_run import NAME, Run, StuckError, footprint, until
+from soak_run import DEADLINE_SECONDS, NAME, Run, StuckError, footprint, until
 
-FAULT_SECONDS = 90.0
 MAX_DESCRIPTORS_GAINED = 4
 PATIENT = Path(__file__).parents[1] / "tests" / "support" / "worker_modules" / "patient.py"
 
@@ -151,7 +150,7 @@ class Soak:
             )
 
         try:
-            until(well, FAULT_SECONDS, f"round {number} trains and has saved a step after {saved}")
+            until(well, f"round {number} trains and has saved a step after {saved}")
         except StuckError as error:
             self.odd("stuck", str(error), seen)
             raise
@@ -213,7 +212,7 @@ def ended(run: Run) -> Iterator[Run]:
             run.controller.send_signal(signal.SIGCONT)
         run.say("rm", "--force", NAME)
         if run.controller is not None:
-            run.controller.wait(60)
+            run.controller.wait(DEADLINE_SECONDS)
 
 
 def run_in(folder: Path, given: argparse.Namespace, *, calm: bool = False) -> Run:

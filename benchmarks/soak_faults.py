@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from soak_run import STOPPED, Pod, Run, Worker, alive, parent, until
+from soak_run import DEADLINE_SECONDS, STOPPED, Pod, Run, Worker, alive, parent, until
 
 KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
 FULL_SECONDS = 2.0
@@ -71,14 +71,14 @@ def terminate_worker(scene: Scene) -> Expected:
 
 def kill_while_saving(scene: Scene) -> Expected:
     worker, root = scene.any_worker(), scene.run.checkpoints
-    until(lambda: [*root.glob(".step-*")], 30, "a save begins")
+    until(lambda: [*root.glob(".step-*")], "a save begins")
     os.kill(worker.pid, signal.SIGKILL)
     return _killed(worker)
 
 
 def spoil_newest_checkpoint(scene: Scene) -> Expected:
     """While all ranks stand still, so that none writes a newer one before the kill; an older one must be left."""
-    until(lambda: len(scene.run.saved()) > 1, 30, "there are two checkpoints")
+    until(lambda: len(scene.run.saved()) > 1, "there are two checkpoints")
     for worker in scene.workers:
         os.kill(worker.pid, signal.SIGSTOP)
     newest = scene.run.checkpoints / f"step-{scene.run.saved()[-1]:08d}"
@@ -165,7 +165,7 @@ def freeze(scene: Scene) -> Expected:
 
 def _suspended(run: Run) -> Expected:
     assert run.controller is not None
-    code = run.controller.wait(60)
+    code = run.controller.wait(DEADLINE_SECONDS)
     assert code == STOPPED, f"the controlling process ended with {code}"
     return Expected("Suspended", counted=False, new_pods=1)
 
@@ -225,7 +225,7 @@ def edit_grace_period(scene: Scene) -> Expected:
     run.document["spec"]["gracePeriod"] = seconds
     run.write_file()
     seen = scene.status["observedGeneration"]
-    until(lambda: run.status().get("observedGeneration", 0) > seen, 30, "the edit is observed")
+    until(lambda: run.status().get("observedGeneration", 0) > seen, "the edit is observed")
     return Expected()
 
 

@@ -14,6 +14,8 @@ import yaml
 NAME = "soak"
 TORCHYARD = Path(sys.executable).parent / "torchyard"
 STOPPED = 75
+# Ends what hangs; it is no measure of how long anything may take.
+DEADLINE_SECONDS = 900.0
 
 
 class Worker(NamedTuple):
@@ -69,14 +71,14 @@ class Run:
     def say(self, *command: str) -> subprocess.CompletedProcess[str]:
         """A command of another terminal."""
         return subprocess.run(
-            [TORCHYARD, *command], env=self.env, capture_output=True, text=True, timeout=90, check=False
+            [TORCHYARD, *command], env=self.env, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
         )
 
     def end_controller(self, number: int) -> int:
         """Signal the controlling process and wait for its end; its exit code."""
         assert self.controller is not None
         self.controller.send_signal(number)
-        return self.controller.wait(60)
+        return self.controller.wait(DEADLINE_SECONDS)
 
     # What is there.
 
@@ -193,11 +195,11 @@ def footprint(pid: int) -> tuple[int, int]:
         return 0, 0
 
 
-def until(condition: Callable[[], Any], seconds: float, what: str) -> Any:
+def until(condition: Callable[[], Any], what: str) -> Any:
     """Poll until it is so."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + DEADLINE_SECONDS
     while not (seen := condition()):
         if time.monotonic() > deadline:
-            raise StuckError(f"not within {seconds:g} s: {what}")
+            raise StuckError(f"not within {DEADLINE_SECONDS:g} s: {what}")
         time.sleep(0.01)
     return seen

@@ -29,7 +29,6 @@ def install(lock: Path, packages: Path, *options: str) -> None:
         [*command, "--python", sys.executable, "--target", packages, "--requirement", lock],
         capture_output=True,
         text=True,
-        timeout=600,
         check=False,
     )
     if done.returncode:

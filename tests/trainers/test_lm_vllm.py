@@ -12,6 +12,7 @@ import torch
 from hack import vllm_packages
 from hack.locked_packages import UnavailableError
 from little_rl import session_of
+from tests.support.waiting import DEADLINE
 from tests.trainers.test_forecast_workloads import config_of, foretold
 from transformers import Qwen3Config
 
@@ -102,7 +103,7 @@ def ran(packages, tmp_path_factory):
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        timeout=1800,
+        timeout=DEADLINE,
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:]
