@@ -91,7 +91,6 @@ class Pods:
         folder.mkdir(mode=0o700)
         self.template = template.begun(Imports(self.agent, ["torchrun"], env), folder)
         assert asyncio.run(self.template.imported())
-        return self.template
 
     def pod(self, differing=None, **more):
         """Return what a pod is started with: its folder and its first processes."""
@@ -118,11 +117,18 @@ class Pods:
 
 
 @pytest.fixture(scope="module")
-def pods(tmp_path_factory):
+def shared_pods(tmp_path_factory):
     pods = Pods(tmp_path_factory.mktemp("pods"), tmp_path_factory.mktemp("cache"))
-    pods.begin()
     yield pods
     pods.close()
+
+
+@pytest.fixture
+def pods(shared_pods):
+    """Pods of a template that lives; some tests end it."""
+    if shared_pods.template is None or not shared_pods.template.alive:
+        shared_pods.begin()
+    return shared_pods
 
 
 def found(run):
@@ -211,7 +217,6 @@ def test_a_template_whose_imports_changed_ends_and_leaves_nothing(pods):
 
 
 def test_a_template_that_is_killed_or_stopped_starts_no_pod_and_those_it_has_started_go_on(pods):
-    pods.begin()  # the former one has ended
     run, pod = pods.pod()
     assert pods.start(run, pod)
     said = found(run)
@@ -237,7 +242,7 @@ def test_one_that_is_killed_or_stopped_while_it_imports_is_not_waited_for(pods, 
 
 
 def test_one_that_is_killed_with_a_request_in_its_hands_starts_nothing(pods):
-    begun = pods.begin()
+    begun = pods.template
     run, pod = pods.pod()
     request = template._framed({each: getattr(pod, each) for each in pod.__struct_fields__})
     with (run / "lock").open("wb") as lock, socket.socket(socket.AF_UNIX) as connection:
