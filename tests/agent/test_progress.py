@@ -34,8 +34,7 @@ def last(ended_pod):
 
 def test_optimizer_steps_of_an_unmodified_script_are_counted_with_their_rate(node, script):
     node.run(program=script(TRAIN), env={"STEPS": "1000", "PAUSE": "0.02"})
-    node.wait_for(lambda state: state["reports"] and state["reports"][0].get("throughput"))
-    report = last(node)
+    report = node.reported(lambda report: report.get("throughput"))
     assert (report["round"], report["rank"], report["localRank"], report["phase"]) == (node.round, 0, 0, "step")
     assert report["step"] > 0
     assert report["counter"] in {2 * report["step"], 2 * report["step"] - 1}
@@ -165,7 +164,7 @@ def test_a_new_checkpoint_is_reported_at_once(node, script):
     try:
         node.run(program=script(program))
         # Sooner than the interval by far, or the wait ends with an error.
-        node.wait_for(lambda state: state["reports"] and state["reports"][0].get("checkpoint", {}).get("step") == 2)
+        node.reported(lambda report: report.get("checkpoint", {}).get("step") == 2)
     finally:
         node.intake.interval = 0.5
 

@@ -79,8 +79,14 @@ class Pod:
         number = round_number or self.round
         return self.wait_for(lambda state: state.get("exit", {}).get("round") == number, seconds)["exit"]
 
-    def stepped(self, step=1):
-        return self.wait_for(lambda state: any(report["step"] >= step for report in state["reports"]))
+    def reported(self, condition):
+        """The report of rank 0 once it meets a condition; one of the round before does not count."""
+
+        def of_this_round(state):
+            reports = [each for each in state["reports"] if each["round"] == self.round and each["rank"] == 0]
+            return next(filter(condition, reports), None)
+
+        return of_this_round(self.wait_for(of_this_round))
 
     def workers(self, count):
         """Process ids of the workers by rank, once all of them run."""
