@@ -1,7 +1,6 @@
 """Low-rank adapters (LoRA) by peft, inside a model of transformers."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -164,19 +163,6 @@ def _linear(language: nn.Module) -> list[str]:
     understood = LoraConfig(target_modules=sorted({name.rsplit(".", 1)[-1] for name in layers}))
     convert_peft_config_for_transformers(understood, language, None)
     return sorted(understood.target_modules)
-
-
-@contextmanager
-def without_adapters(model: nn.Module) -> Iterator[None]:
-    """Compute with the frozen base alone inside a `with` block, as a reference."""
-    layers = [each for _, each in _adapted(model)]
-    for layer in layers:
-        layer._disable_adapters = True  # noqa: SLF001 - `enable_adapters` would also change requires_grad
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer._disable_adapters = False  # noqa: SLF001
 
 
 def has_adapters(model: nn.Module) -> bool:
