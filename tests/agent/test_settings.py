@@ -96,10 +96,15 @@ def test_arguments_of_a_cold_start_are_a_vector_and_never_a_shell_string():
     assert arguments[-3:] == ["python", "a b.py", "; rm"]
 
 
+ELISION = "glibc.elision.enable=0"
+
+
 @pytest.mark.parametrize(
     ("gpus", "own", "added"),
     [
         (0, {"MALLOC_ARENA_MAX": "2"}, KEEP_MEMORY),
+        (0, {"GLIBC_TUNABLES": ELISION}, KEEP_MEMORY | {"GLIBC_TUNABLES": f"{ELISION}:glibc.malloc.hugetlb=1"}),
+        (0, {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=100"}, {}),
         (0, {"MALLOC_TOP_PAD_": "65536"}, {}),
         (0, {"MALLOC_MMAP_MAX_": "100"}, {}),
         (2, {}, {}),
@@ -108,7 +113,8 @@ def test_arguments_of_a_cold_start_are_a_vector_and_never_a_shell_string():
 def test_memory_is_kept_where_there_is_no_gpu_and_the_user_set_nothing_like_it(gpus, own, added):
     env = {**REQUIRED, **own}
     workers = worker_environment(env, settings.read(["--", "true"], env), "http://127.0.0.1:1", Path("/token"), gpus)
-    assert {name: value for name, value in workers.items() if name.startswith("MALLOC_")} == {**own, **added}
+    found = {name: value for name, value in workers.items() if name.startswith(("MALLOC_", "GLIBC_"))}
+    assert found == {**own, **added}
 
 
 def test_a_folder_that_cannot_be_listed_hides_no_module(tmp_path):

@@ -55,7 +55,7 @@ PROGRAMS = {
     ),
 }
 LARGEST = 1 << 18  # bytes of a request
-READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "MALLOC_", "OMP_")
+READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "MALLOC_", "GLIBC_", "OMP_")
 
 
 class WarmCommands:

@@ -16,9 +16,15 @@ _ZYGOTE_ONLY = ("OPENBLAS_NUM_THREADS", "PYTORCH_NVML_BASED_CUDA_CHECK")
 REMOVED_FROM_WORKERS: List[str] = [name for name in _ZYGOTE_ONLY if name not in os.environ]
 
 # Freed memory stays with the worker: a step that requests memory from the kernel again causes thousands of page faults
-# (decision 14). As glibc reads them at a process's start: nothing is mapped by itself, the heap shrinks from 2 GiB on.
-KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
-_MEMORY_SETTINGS = {*KEEP_MEMORY, "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_"}
+# (decision 14). As glibc reads them at a process's start: nothing is mapped by itself, the heap shrinks from 2 GiB on,
+# and where kernel and glibc can, it has huge pages.
+_HUGE_PAGES = "glibc.malloc.hugetlb=1"
+KEEP_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+    "GLIBC_TUNABLES": _HUGE_PAGES,
+}
+_MEMORY_SETTINGS = {"MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_"}
 
 
 def unpack(env: MutableMapping[str, str]) -> None:
@@ -67,6 +73,8 @@ def worker_environment(
     workers.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(settings.run_dir / "fr" / "rank_"))
     if not gpus and not _configures_allocator(env):
         workers.update(KEEP_MEMORY)
+        if env.get("GLIBC_TUNABLES"):
+            workers["GLIBC_TUNABLES"] = f"{env['GLIBC_TUNABLES']}:{_HUGE_PAGES}"
     if "KUBEFLOW_TRAINER_SERVER_URL" not in env:
         workers["KUBEFLOW_TRAINER_SERVER_URL"] = progress_url
         workers["KUBEFLOW_TRAINER_SERVER_TOKEN"] = str(token)
