@@ -43,6 +43,11 @@ def pytest_collection_finish():
     gc.enable()
 
 
+def pytest_unconfigure():
+    """Undo that: some libraries would write that what is exempt when Python ends was leaked."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def shared_cache(tmp_path_factory):
     """Return a folder for `cache` below TORCHYARD_HOME: the agent is built once, and templates know it by its path."""

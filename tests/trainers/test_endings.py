@@ -324,3 +324,4 @@ def test_plain_torchrun_needs_nothing_but_a_config(tmp_path):
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "checkpoints" / "DONE").exists()
     assert "step 12/12  100%  loss=" in done.stdout
+    assert "leaked" not in done.stderr, "what libraries write of objects that are alive when Python ends"

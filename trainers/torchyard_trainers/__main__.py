@@ -1,5 +1,6 @@
 """`torchrun -m torchyard_trainers`: one worker of a training job. Also `python -m torchyard_trainers schema cvrp`."""
 
+import gc
 import os
 import sys
 
@@ -13,3 +14,5 @@ if __name__ == "__main__":
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+    # Of what `exempt_all` froze, some libraries would write that it was leaked when the interpreter ends.
+    gc.unfreeze()
