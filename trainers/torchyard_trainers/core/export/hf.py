@@ -78,7 +78,7 @@ def add_assets(folder: Path, assets: Mapping[str, Path | str]) -> None:
     for name, content in assets.items():
         target = folder / name
         assert target.resolve().is_relative_to(folder.resolve()), f"{name}: outside the folder"
-        target.parent.mkdir(exist_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, Path):
             shutil.copyfile(content, target)
         else:
