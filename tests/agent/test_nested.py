@@ -44,7 +44,7 @@ def wrote(folder, name, *, rank=0, exception="ValueError", message="boom", time=
 
 
 def found(folder, *, alone=True):
-    return evidence.found(folder, 0, 7, 100.0, alone=alone)
+    return evidence.found(evidence.Ages(folder), 0, 7, alone=alone)
 
 
 def test_the_programs_own_failure_file_precedes_the_workers_exception(tmp_path):
@@ -73,10 +73,25 @@ def test_the_exception_of_a_program_precedes_that_of_its_launcher_or_the_exit_co
 
 
 def test_a_failure_that_was_handled_long_ago_is_no_cause(tmp_path):
-    wrote(tmp_path, "failure.0.8.json", message="no flash attention here", time=30.0)
-    assert found(tmp_path) is None
+    ages = evidence.Ages(tmp_path)
+    wrote(tmp_path, "failure.0.8.json", message="no flash attention here")
+    for second in range(61):
+        ages.look(float(second))
+    assert evidence.found(ages, 0, 7, alone=True)["message"] == "no flash attention here"
+    ages.look(61.0)
+    assert evidence.found(ages, 0, 7, alone=True) is None
     wrote(tmp_path, "failure.0.7.json", exception="subprocess.CalledProcessError", message="died with SIGKILL")
-    assert found(tmp_path)["message"] == "died with SIGKILL"
+    assert evidence.found(ages, 0, 7, alone=True)["message"] == "died with SIGKILL"
+
+
+def test_on_a_machine_that_stands_still_a_failure_does_not_become_old(tmp_path):
+    ages = evidence.Ages(tmp_path)
+    ages.look(0.0)
+    wrote(tmp_path, "failure.0.8.json", message="of the program")
+    wrote(tmp_path, "failure.0.7.json", exception="subprocess.CalledProcessError", message="of the driver", time=400.0)
+    ages.look(1.0)
+    ages.look(500.0)
+    assert evidence.found(ages, 0, 7, alone=True)["message"] == "of the program"
 
 
 def test_a_failure_before_the_last_program_began_or_of_one_that_it_started_was_handled(tmp_path):

@@ -6,26 +6,73 @@ dies of an exception: in the worker itself, or in one that it started.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import threading
+import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from torchyard_agent.files import is_number, is_whole, read_json
+from torchyard_agent.telemetry.hang_detector import LONGEST_GAP_SECONDS
 from torchyard_agent.workers import failure
 
 # A launcher gives its other workers half a minute to end before it ends itself. What failed longer ago was handled.
 _RECENT_SECONDS = 60.0
+_LOOK_SECONDS = 1.0
 
 
-def found(run_dir: Path, rank: int, pid: int, ended: float, *, alone: bool) -> Optional[Dict[str, Any]]:
-    """Return the evidence about a worker's end in the form of a failure file, or None.
+class Ages:
+    """How long ago each failure file appeared in a run folder.
+
+    Counted in looks, as by the hang detector: where the machine is so busy that a process takes a minute to end, or is
+    suspended, this process looks late, too, and a failure does not become older than what followed it.
 
     Args:
         run_dir: scratch folder of the pod.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self._seconds = 0.0
+        self._looked: Optional[float] = None
+        self._appeared: Dict[str, float] = {}
+
+    def start(self) -> None:
+        """Look every second, in a thread, until this process ends."""
+        threading.Thread(target=self._watch, name="failure-ages", daemon=True).start()
+
+    def look(self, now: float) -> None:
+        """Notice the files that are new at `now`, monotonic seconds."""
+        if self._looked is not None:
+            self._seconds += min(now - self._looked, LONGEST_GAP_SECONDS)
+        self._looked = now
+        with contextlib.suppress(OSError), os.scandir(self.run_dir) as entries:
+            for entry in entries:
+                if entry.name.startswith("failure."):
+                    self._appeared.setdefault(entry.name, self._seconds)
+
+    def recent(self, path: Path) -> bool:
+        """Return whether the failure in the file `path` is recent enough to be what ended the worker."""
+        return self._seconds - self._appeared.get(path.name, self._seconds) <= _RECENT_SECONDS
+
+    def _watch(self) -> None:
+        never = threading.Event()
+        while True:
+            self.look(time.monotonic())
+            never.wait(_LOOK_SECONDS)
+
+
+def found(ages: Ages, rank: int, pid: int, *, alone: bool) -> Optional[Dict[str, Any]]:
+    """Return the evidence about a worker's end in the form of a failure file, or None.
+
+    Args:
+        ages: of the failure files of the pod.
         rank: global rank of the worker.
         pid: its process id.
-        ended: when it ended, unix seconds.
         alone: it is the only worker here, so that failures of every rank are those of programs below it.
     """
+    run_dir = ages.run_dir
     stated = read_json(run_dir / f"failure.{rank}.json")
     if stated is not None:
         return stated
@@ -33,7 +80,7 @@ def found(run_dir: Path, rank: int, pid: int, ended: float, *, alone: bool) -> O
     own = own and failure.unwrapped(own)
     if own is not None and not failure.is_wrapper(own.get("exception")):
         return own
-    below = [each for each in _below(run_dir, None if alone else rank) if ended - each["time"] <= _RECENT_SECONDS]
+    below = _below(ages, None if alone else rank)
     causes = [each for each in below if not failure.is_wrapper(each.get("exception"))] or below
     return failure.first_cause([_judged(each) for each in _together(causes)]) or own
 
@@ -49,9 +96,9 @@ def _together(failures: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return [each for each in failures if each["time"] >= began and (own is None or each.get("parent") != own)]
 
 
-def _below(run_dir: Path, rank: Optional[int]) -> List[Dict[str, Any]]:
-    patterns = ("failure.*.json",) if rank is None else (f"failure.{rank}.*.json",)
-    documents = (read_json(path) for pattern in patterns for path in run_dir.glob(pattern))
+def _below(ages: Ages, rank: Optional[int]) -> List[Dict[str, Any]]:
+    pattern = "failure.*.json" if rank is None else f"failure.{rank}.*.json"
+    documents = (read_json(path) for path in ages.run_dir.glob(pattern) if ages.recent(path))
     known = (failure.unwrapped(each) for each in documents if each is not None)
     return [each for each in known if is_number(each.get("time")) and is_whole(each.get("rank"))]
 

@@ -78,6 +78,7 @@ class Launch:
         self.pids: Dict[int, int] = {}
         self.notices: List[str] = []
         self.first_saved = 0.0
+        self.ages = evidence.Ages(self.run_dir)
 
     def __call__(self) -> int:
         """Run the round; the exit code of this pod."""
@@ -106,6 +107,7 @@ class Launch:
             arguments = exec_arguments(self.spec, [entrypoint, *arguments], log=log)
             entrypoint = sys.executable
         api.LocalElasticAgent = self._agent_class(api.LocalElasticAgent)
+        self.ages.start()
         try:
             api.elastic_launch(config, entrypoint)(*arguments)
         except ChildFailedError as error:
@@ -239,7 +241,7 @@ class Launch:
                 self.note(rank, process.local_rank, process.exitcode, time.time())
         failures = []
         for rank, facts in self.exits.items():
-            known = evidence.found(self.run_dir, rank, facts["pid"], facts["time"], alone=False)
+            known = evidence.found(self.ages, rank, facts["pid"], alone=False)
             failures.append(failure.record(rank=rank, found=known, **facts))
         cause = failure.first_cause(failures)
         code = cause["code"] if cause else 1

@@ -53,6 +53,8 @@ def run(spec: Dict[str, Any]) -> int:
         write(ExitCode.TERMINATED, [])
 
     guard.watch(lambda: pids, stopped)
+    ages = evidence.Ages(run_dir)
+    ages.start()
     process = subprocess.Popen(
         [sys.executable, *exec_arguments(spec, spec["args"], log="")],
         stdout=output.writing,
@@ -68,7 +70,7 @@ def run(spec: Dict[str, Any]) -> int:
     failures = []
     if code:
         now = time.time()
-        found = evidence.found(run_dir, rank, process.pid, now, alone=True)
+        found = evidence.found(ages, rank, process.pid, alone=True)
         cause = found["rank"] if found is not None and is_whole(found.get("rank")) else rank
         failures.append(failure.record(rank=cause, local_rank=0, pid=process.pid, code=code, time=now, found=found))
     write(code, failures)
