@@ -54,9 +54,10 @@ demo-lm: $(INSTALLED) ## teach a real language model (SmolLM2, 135 M) with LoRA,
 # All tiers at once. What mostly waits comes first whenever it is ready to go on: the cluster tier, then end-to-end tests.
 # Unit tests and learning, which only compute, fill what is left of the cores, so that none is idle until the end.
 test: check ## all that this machine can run; the other tiers write to build/test-*.log meanwhile
-	@mkdir -p build
+	@rm -rf $(TIMES) && mkdir -p $(TIMES) && { cp /proc/stat $(TIMES)/ 2>/dev/null || true; }
 	@code=0; $(MAKE) --no-print-directory --jobs=4 beside-cluster beside-e2e beside-learning in-sight || code=$$?; \
-	  $(BIN)/python hack/bytecode.py keep; tail -n +1 build/test-learning.log build/test-e2e.log build/test-cluster.log; exit $$code
+	  $(BIN)/python hack/bytecode.py keep; tail -n +1 build/test-learning.log build/test-e2e.log build/test-cluster.log; \
+	  $(BIN)/python hack/test_times.py --slowest 0 $(TIMES) || true; exit $$code
 
 in-sight:
 	@nice -n 6 $(MAKE) --no-print-directory test-unit
