@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import torch._dynamo
 import torch.distributed.checkpoint.state_dict
@@ -32,6 +33,7 @@ def import_transformers() -> None:
     cannot be imported, the workers that need it report that.
     """
     for module in (
+        "torch.nn.modules.linear_cross_entropy",  # the first loss would import it
         *(f"transformers.{each}" for each in ("generation", "modeling_utils", "models.auto.modeling_auto")),
         *(f"torchyard_trainers.{workload}.task" for workload in WITH_TRANSFORMERS),
         *(f"transformers.models.{model}.modeling_{model}" for model in _MODELS),
@@ -52,20 +54,35 @@ def import_compiler() -> None:
             hashed()
 
 
-def settings_of_job() -> tuple[str, bool]:
-    """Return the workload of this pod's job, and whether it is compiled.
+class Settings(NamedTuple):
+    """What the imports of a job depend on."""
 
-    "" and False where the config cannot be read: its workers report that.
+    workload: str = ""
+    compiled: bool = False
+    adapters: bool = False
+
+
+def settings_of_job() -> Settings:
+    """Return the settings of this pod's job.
+
+    Those of no workload where the config cannot be read: its workers report that.
     """
     try:
         config = json.loads(Path(os.environ["TORCHYARD_CONFIG"]).read_bytes())
-        return str(config["trainer"]["name"]), config.get("parallelism", {}).get("compile") is True
+        return Settings(
+            workload=str(config["trainer"]["name"]),
+            compiled=config.get("parallelism", {}).get("compile") is True,
+            adapters=config["trainer"].get("params", {}).get("loraRank") is not None,
+        )
     except (AttributeError, KeyError, TypeError, ValueError, OSError):
-        return "", False
+        return Settings()
 
 
-workload, compiled = settings_of_job()
+workload, compiled, adapters = settings_of_job()
 if workload in WITH_TRANSFORMERS:
     import_transformers()
+if adapters:
+    with suppress(ImportError):
+        import_module("peft")
 if compiled:
     import_compiler()

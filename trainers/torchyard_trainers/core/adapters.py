@@ -1,5 +1,6 @@
 """Low-rank adapters (LoRA) by peft, inside a model of transformers."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
@@ -191,6 +192,8 @@ def merged(model: nn.Module, name: str, base: Tensor) -> Tensor:
 
 
 def _adapted(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    if "peft" not in sys.modules:  # to import it takes longer than an export, and nothing has made adapters
+        return iter(())
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     return ((name, each) for name, each in model.named_modules() if isinstance(each, BaseTunerLayer))
