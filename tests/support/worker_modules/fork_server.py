@@ -11,9 +11,9 @@ import gc
 import importlib
 import json
 import os
+import select
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import faults  # noqa: F401 - imported for the children
@@ -62,13 +62,13 @@ def start(worker: dict) -> int:
 
 def wait(pids: list[int], seconds: float) -> list[int | None]:
     deadline = time.monotonic() + seconds
-    while any(pid not in codes for pid in pids) and time.monotonic() < deadline:
-        with suppress(ChildProcessError):
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid:
-                codes[pid] = os.waitstatus_to_exitcode(status)
-                continue
-        time.sleep(0.01)
+    for pid in pids:
+        if pid in codes:
+            continue
+        ended = os.pidfd_open(pid)
+        if select.select([ended], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            codes[pid] = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.close(ended)
     return [codes.get(pid) for pid in pids]
 
 
