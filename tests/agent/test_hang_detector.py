@@ -90,6 +90,9 @@ def test_the_cause_is_the_rank_that_waits_for_no_other_then_the_one_behind():
     found = find_hung_rank(overdue, {0: WAITING, 1: WAITING, 2: WAITING}, reports, world=3)
     assert (found.rank, found.secondary) == (2, True)
     assert found.message == "no step for 30 s after step 7, at train.py:40 in main, waiting for other ranks"
+    found = find_hung_rank(overdue, {0: READING, 1: WAITING}, reports, world=3)
+    assert found.rank == 0, "where rank 2 hangs is unknown"
+    assert find_hung_rank(overdue, {0: WAITING, 1: WAITING}, reports, world=3).rank == 2
 
 
 def test_ranks_that_wait_for_others_are_reported_later_and_once():

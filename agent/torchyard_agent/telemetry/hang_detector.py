@@ -109,6 +109,8 @@ def find_hung_rank(
 ) -> Hung:
     """Return the rank that all others wait for: one that does not wait itself, if there is one.
 
+    A rank without stacks may be waiting or not: it is named before those that wait.
+
     Args:
         overdue: seconds without progress by rank; not empty.
         stacks: of all threads, by rank.
@@ -119,7 +121,7 @@ def find_hung_rank(
     places = {rank: stack_location(stacks.get(rank, "")) for rank in overdue}
     if world == 1:
         places = {rank: found._replace(waits=False) for rank, found in places.items()}
-    rank = min(overdue, key=lambda each: (places[each].waits, steps.get(each, 0), each))
+    rank = min(overdue, key=lambda each: (places[each].waits, not stacks.get(each), steps.get(each, 0), each))
     frame, waits = places[rank]
     where = f", at {frame}" if frame else ""
     text = f"no step for {overdue[rank]:.0f} s after step {steps.get(rank, 0)}{where}"

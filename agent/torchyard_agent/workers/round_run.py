@@ -231,10 +231,10 @@ class RoundRun:
         if found.secondary and self.standstill.wait_for_others():
             return False
         self.hung = found
-        for rank in overdue:
+        for rank in pids:  # also of those that made their last step a moment later: they show who waits for whom
             with self._log(rank).path.open("a", encoding="utf-8") as log:
                 log.write(f"torchyard-agent: {found.message if rank == found.rank else 'stacks of this rank'}\n")
-                log.write(written.get(pids[rank], "") + "\n")
+                log.write((found_stacks[rank] or "this process has not written them") + "\n")
         return True
 
     def _without_evidence(self, code: int) -> str:
