@@ -24,6 +24,18 @@ time.sleep(float(rank))
 open(os.path.join(run_dir, "saved." + rank), "w").write("7")
 sys.exit(75)
 """
+# Longer than the five seconds that the others get where one fails.
+TRAPPING_ON_EACH_RANK = """
+import os, signal, sys, time
+rank = int(os.environ["RANK"])
+def save(*_):
+    time.sleep(7 * rank)
+    open(os.path.join(os.environ["TORCHYARD_RUN_DIR"], f"own-save-{rank}"), "w").close()
+    sys.exit(3)
+signal.signal(signal.SIGTERM, save)
+print("waiting", flush=True)
+time.sleep(600)
+"""
 DEAF = "import time\nprint('waiting', flush=True)\ntime.sleep(600)\n"
 TRAPPING = """
 import os, signal, sys, time
@@ -48,7 +60,7 @@ def waiting(node, rank=0):
 def test_save_and_stop_ends_75_when_every_rank_has_saved(node, script, until):
     node.run(procs=2, program=script(SAVING))
     until(lambda: waiting(node, 0)() and waiting(node, 1)())
-    node.tell("save-and-stop", round=node.round, graceSeconds=20)
+    node.tell("save-and-stop", round=node.round, graceSeconds=600)
     ended = node.ended()
     assert (ended["code"], ended["saved"], ended["asked"], ended["failure"]) == (75, True, True, None)
     assert node.ready()["state"] == "ready"
@@ -66,7 +78,7 @@ def test_save_and_stop_wastes_no_grace_on_a_program_that_cannot_save(node, scrip
 def test_save_and_stop_lets_a_program_that_traps_sigterm_save_its_own_way(node, script, until):
     node.run(program=script(TRAPPING))
     until(waiting(node))
-    node.tell("save-and-stop", round=node.round, graceSeconds=20)
+    node.tell("save-and-stop", round=node.round, graceSeconds=600)
     ended = node.ended()
     assert (node.run_dir / "own-save").exists()
     assert (ended["code"], ended["saved"], ended["asked"]) == (143, False, True), (
@@ -74,7 +86,16 @@ def test_save_and_stop_lets_a_program_that_traps_sigterm_save_its_own_way(node, 
     )
 
 
-@pytest.mark.parametrize("case", [(SAVING, "20", 75), (DEAF, "600", 143)], ids=["saves", "deaf"])
+def test_a_rank_that_has_ended_on_request_takes_no_time_from_one_that_still_saves(node, script, until):
+    node.run(procs=2, program=script(TRAPPING_ON_EACH_RANK))
+    until(lambda: waiting(node, 0)() and waiting(node, 1)())
+    node.tell("save-and-stop", round=node.round, graceSeconds=600)
+    ended = node.ended()
+    assert (ended["code"], ended["asked"], ended["answer"], ended["answerCode"]) == (143, True, "ended", 3)
+    assert (node.run_dir / "own-save-1").exists()
+
+
+@pytest.mark.parametrize("case", [(SAVING, "600", 75), (DEAF, "600", 143)], ids=["saves", "deaf"])
 def test_sigterm_saves_and_exits_75_or_143(pod, script, until, case):
     program, grace, code = case
     one = pod(

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, Dict, List, NoReturn, Optional, Sequence
 
 from torchyard_agent.exit_codes import ExitCode
-from torchyard_agent.files import try_write_json
+from torchyard_agent.files import read_json, try_write_json
 from torchyard_agent.workers import evidence, failure, gpu_check, guard
 from torchyard_agent.workers.forks import Forked, context_class
 from torchyard_agent.workers.process import die_with_parent, stand_before_others
 
-_SAVE_SKEW_SECONDS = 10.0
+_SAVE_SKEW_SECONDS = 10.0  # between ranks that save because another pod was asked to
 # Options of torchrun that have no effect here: the output of each rank is in its log.
 _ABOUT_OUTPUT = (
     "log_dir",
@@ -197,13 +197,23 @@ class Launch:
         try_write_json(self.run_dir / "notice.launcher.json", {"notices": self.notices})
 
     def still_saving(self, ended: Dict[int, int], now: float) -> bool:
-        """Return whether the other workers may continue for now, since those that ended had saved."""
-        if set(ended.values()) != {ExitCode.PREEMPTED} or len(ended) == len(self.pids):
+        """Return whether the other workers may continue for now, since those that ended did so on request.
+
+        Each rank of a program takes its own time to save. The agent ends them all when the grace period is over.
+        """
+        if len(ended) == len(self.pids):
             return False
-        if not (self.run_dir / "preempt").exists() and not any(self.run_dir.glob("saved.*")):
+        saved = set(ended.values()) == {ExitCode.PREEMPTED}
+        if (self.run_dir / "preempt").exists() and (saved or not self._answers_by_file()):
+            return True
+        if not saved or not any(self.run_dir.glob("saved.*")):
             return False  # a program's own 75
         self.first_saved = self.first_saved or now
         return now - self.first_saved < _SAVE_SKEW_SECONDS
+
+    def _answers_by_file(self) -> bool:
+        reports = (read_json(path) or {} for path in self.run_dir.glob("report.*.json"))
+        return any(report.get("saves") is True for report in reports)
 
     def note(self, rank: int, local_rank: int, status: int, now: float) -> None:
         """Remember that a worker ended by itself with `status` (negative: a signal)."""
