@@ -9,7 +9,7 @@ from tests.support.waiting import DEADLINE
 
 pytestmark = pytest.mark.e2e
 
-PARAMS = {"steps": 150, "evalEvery": 150, "evalSamples": 64, "evalCompletions": 64}
+PARAMS = {"steps": 110, "evalEvery": 110, "evalSamples": 64, "evalCompletions": 64}
 
 
 def job(torchyard, name, mode="train", **params):
