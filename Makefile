@@ -17,6 +17,8 @@ unexport PYTHONDONTWRITEBYTECODE
 PARALLEL := -n logical --maxprocesses 8
 # Where the time of a tier goes; `make test-times` reads it.
 TIMES := build/times
+# What the processors did since the machine was started, where the kernel says so.
+STAT := test ! -e /proc/stat || cp /proc/stat
 # Four at a time, since most of them wait for the cluster; then, one after the other, those that break or change all of it.
 CLUSTER_TESTS := $(SHELL) -c 'failed=0; \
   $(BIN)/pytest -q -n 4 --dist worksteal --junit-xml=$(TIMES)/cluster.xml -m "not alone" tests/cluster tests/chart || failed=$$?; \
@@ -54,9 +56,10 @@ demo-lm: $(INSTALLED) ## teach a real language model (SmolLM2, 135 M) with LoRA,
 # All tiers at once. What mostly waits comes first whenever it is ready to go on: the cluster tier, then end-to-end tests.
 # Unit tests and learning, which only compute, fill what is left of the cores, so that none is idle until the end.
 test: check ## all that this machine can run; the other tiers write to build/test-*.log meanwhile
-	@rm -rf $(TIMES) && mkdir -p $(TIMES) && { cp /proc/stat $(TIMES)/ 2>/dev/null || true; }
+	@rm -rf $(TIMES) && mkdir -p $(TIMES) && $(STAT) $(TIMES)/stat.before
 	@code=0; $(MAKE) --no-print-directory --jobs=4 beside-cluster beside-e2e beside-learning in-sight || code=$$?; \
-	  $(BIN)/python hack/bytecode.py keep; tail -n +1 build/test-learning.log build/test-e2e.log build/test-cluster.log; \
+	  $(STAT) $(TIMES)/stat.after; $(BIN)/python hack/bytecode.py keep; \
+	  tail -n +1 build/test-learning.log build/test-e2e.log build/test-cluster.log; \
 	  $(BIN)/python hack/test_times.py --slowest 0 $(TIMES) || true; exit $$code
 
 in-sight:

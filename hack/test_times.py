@@ -2,7 +2,7 @@
 
 Each tier leaves a JUnit file there. Seconds of a tier are of the clock, and its end is counted from when the first tier
 started; seconds of a test count its fixtures, too. Seconds of a processor are those of the test's process and its
-descendants, without nodes of a cluster. `make test` leaves `stat` there, the kernel's processor times at its start.
+descendants, without nodes of a cluster. `make test` leaves the kernel's processor times there, of before and after it.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main(argv: list[str]) -> int:
         figures = (seconds, started(suite) - first + seconds, processor)
         shown = [f"{figure:.0f}" for figure in figures]
         print(f"| {tier} | {' | '.join(map(str, [*shown, suite.get('tests'), suite.get('skipped')]))} | {failed} |")
-    print_processors(folder / "stat")
+    print_processors(folder / "stat.before", folder / "stat.after")
     if chosen.slowest:
         print_slowest(suites, chosen.slowest)
     return 0
@@ -58,11 +58,11 @@ def started(suite: ET.Element) -> float:
     return datetime.fromisoformat(suite.get("timestamp", "1970-01-01T00:00:00+00:00")).timestamp()
 
 
-def print_processors(before: Path) -> None:
-    """Print what all processors did since `before`, a copy of `/proc/stat`, was made; nothing where there is none."""
-    if not before.exists():
+def print_processors(before: Path, after: Path) -> None:
+    """Print what all processors did between two copies of `/proc/stat`; nothing where there are none."""
+    if not (before.exists() and after.exists()):
         return
-    then, now = map(processor_times, (before, Path("/proc/stat")))
+    then, now = map(processor_times, (before, after))
     passed = [late - early for early, late in zip(then, now, strict=True)]
     user, nice, system, idle, waiting, hard, soft, stolen = passed
     busy = user + nice + system + hard + soft
