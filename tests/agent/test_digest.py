@@ -43,6 +43,21 @@ def test_of_several_exceptions_the_last_one_is_shown():
     assert found[0].startswith("RuntimeError: mat1")
 
 
+def test_of_the_exceptions_of_a_program_and_of_what_started_it_the_cause_is_shown():
+    launcher = [
+        "Traceback (most recent call last):",
+        '  File "/work/driver.py", line 3, in <module>',
+        "subprocess.CalledProcessError: Command 'train.py' returned non-zero exit status 1.",
+    ]
+    log = ["epoch 1", *TRACE, "E1128 10:00:00 torch/distributed: failed (exitcode: 1)", *launcher]
+    for cause in (TRACE, TRACE[-4:]):  # whole, and without its beginning
+        found = digest("\n".join(cause), log, 20)
+        assert found[:2] == [TRACE[-1], '  File "/work/train.py", line 31, in main']
+        assert found[-2:] == ["output before that:", "epoch 1"]
+    assert digest("\n".join(TRACE), launcher, 20)[0] == TRACE[-1], "another program's, of which the log has nothing"
+    assert digest("", log, 20)[0].startswith("subprocess.CalledProcessError")
+
+
 def test_without_a_frame_of_the_program_the_last_lines_are_shown():
     only = ["Traceback (most recent call last):", *DEEP[0].split("\n"), "RuntimeError: inside"]
     for output in (only, ["killed"], [f"line {number}" for number in range(50)]):

@@ -169,6 +169,7 @@ def test_steps_and_the_exception_of_a_program_that_a_driver_starts(pod, script):
     one.run()
     ended = one.ended()
     assert (ended["failure"]["exception"], ended["failure"]["message"]) == ("ArithmeticError", "of the program")
+    assert ended["lines"][0] == "ArithmeticError: of the program", "the driver has printed another exception after it"
     report = one.intake.state(one.name)["reports"][0]
     assert (report["step"], report["roundSteps"], report["fromStart"]) == (5, 5, True)
 

@@ -23,6 +23,11 @@ class _Frame(NamedTuple):
     lines: List[str]
 
 
+class _Traceback(NamedTuple):
+    frames: List[_Frame]
+    raised: List[str]
+
+
 def digest(traceback: str, output: List[str], most: int) -> List[str]:
     """Return at most `most` lines: the exception, frames of the program (innermost first), output before it.
 
@@ -30,13 +35,11 @@ def digest(traceback: str, output: List[str], most: int) -> List[str]:
     stack of a crash, for example.
 
     Args:
-        traceback: as Python prints it, perhaps without its beginning; used where the log has none.
+        traceback: of the failure's cause, as Python prints it, perhaps shortened.
         output: last lines of the rank's log.
         most: lines.
     """
-    frames, raised = _parse(output)
-    if not frames:
-        frames, raised = _parse(traceback.splitlines())
+    frames, raised = _find(traceback.splitlines(), output)
     own = [frame for frame in frames if not _LIBRARIES.search(frame.file)]
     if not own or not raised:
         return [line[:MAX_LINE] for line in output[-most:] or traceback.splitlines()[-most:]]
@@ -52,22 +55,37 @@ def digest(traceback: str, output: List[str], most: int) -> List[str]:
     return [line[:MAX_LINE] for line in shown]
 
 
-def _parse(lines: List[str]) -> tuple[List[_Frame], List[str]]:
-    """Return the frames of the last exception, outermost first, and the lines of the exception."""
-    start = next((index for index in reversed(range(len(lines))) if lines[index].startswith(_START)), None)
-    if start is None:
-        return [], []
+def _find(cause: List[str], output: List[str]) -> _Traceback:
+    """Return the traceback of the cause: as the log has it, in full, or else as it was reported.
+
+    What started the program may have printed another one after it. If none was reported, it is the last one of the log.
+    """
+    printed = _tracebacks(output)
+    end = next((line for line in reversed(cause) if line.strip() and not line[0].isspace()), None)
+    for each in reversed(printed):
+        if end is not None and end in each.raised:
+            return each._replace(raised=each.raised[: each.raised.index(end) + 1])
+    reported = [each for each in _tracebacks(cause) if each.frames]
+    return (reported or printed or [_Traceback([], [])])[-1]
+
+
+def _tracebacks(lines: List[str]) -> List[_Traceback]:
+    starts = [index for index, line in enumerate(lines) if line.startswith(_START)]
+    return [_parse(lines[start + 1 : end]) for start, end in zip(starts, [*starts[1:], len(lines)])]
+
+
+def _parse(lines: List[str]) -> _Traceback:
+    """Return the frames of an exception, outermost first, and the lines of the exception itself."""
     frames: List[_Frame] = []
-    for index in range(start + 1, len(lines)):
-        line = lines[index]
+    for index, line in enumerate(lines):
         match = _FRAME.match(line)
         if match:
             frames.append(_Frame(match["file"], [line]))
         elif line and not line[0].isspace():
-            return frames, [each for each in lines[index:] if each.strip()]
+            return _Traceback(frames, [each for each in lines[index:] if each.strip()])
         elif frames and not _MARKERS.match(line):
             frames[-1].lines.append(line)
-    return frames, []
+    return _Traceback(frames, [])
 
 
 def _before(output: List[str]) -> List[str]:
