@@ -63,10 +63,7 @@ class Settings(NamedTuple):
 
 
 def settings_of_job() -> Settings:
-    """Return the settings of this pod's job.
-
-    Those of no workload where the config cannot be read: its workers report that.
-    """
+    """Return the settings of this pod's job; the defaults where its config cannot be read, which its workers report."""
     try:
         config = json.loads(Path(os.environ["TORCHYARD_CONFIG"]).read_bytes())
         return Settings(
