@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,16 @@ def test_the_agent_runs_a_plain_command_on_every_python_at_hand(pod, version, py
     assert one.log(1) == "1/2 4321 7\n"
     one.tell("exit", code=3)
     assert one.exited() == 3
+
+
+def test_a_signal_that_is_ignored_where_the_agent_starts_is_ignored_by_the_command(pod):
+    before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+    one = pod("grep", "SigIgn", "/proc/self/status")
+    signal.signal(signal.SIGUSR2, before)
+    one.ready()
+    one.run()
+    assert one.ended()["code"] == 0
+    assert int(one.log().split()[1], 16) >> (signal.SIGUSR2 - 1) & 1
 
 
 @pytest.mark.parametrize(("version", "python"), interpreters()[:1])

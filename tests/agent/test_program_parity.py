@@ -1,5 +1,7 @@
 """An unmodified program behaves as under plain torchrun: what it sees, what it prints, how it ends, what it leaves."""
 
+import signal
+
 import pytest
 from tests.support.agents.parity import Program, behaviours, differences
 
@@ -242,7 +244,11 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def behaved(tmp_path_factory):
-    return behaviours(PROGRAMS, tmp_path_factory.mktemp("parity"))
+    before = signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # programs inherit that
+    try:
+        return behaviours(PROGRAMS, tmp_path_factory.mktemp("parity"))
+    finally:
+        signal.signal(signal.SIGUSR2, before)
 
 
 SAFE_PATH = """

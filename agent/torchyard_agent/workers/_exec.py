@@ -26,9 +26,9 @@ if log:
     output = os.open(log.replace("{rank}", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
-for number in range(1, signal.NSIG):
-    if signal.getsignal(number) is signal.SIG_IGN:  # Python ignores SIGPIPE, and an exec would pass that on
-        signal.signal(number, signal.SIG_DFL)
+# An exec passes on what is ignored: the first two by Python itself, the others, which torchrun handles, below `nohup`.
+for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(number, signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_SETMASK, ())
 try:
     os.execvp(argv[0], argv)  # noqa: S606 - an argument vector, no shell
