@@ -151,14 +151,37 @@ async def test_a_hard_stop_ends_everything_though_nothing_can_be_written(folder,
     assert controller.read_run(folder).spec.suspend is False
 
 
+SPACE_AT_ITS_END = """
+import resource, signal
+from pathlib import Path
+from torchyard_agent.telemetry.output import tolerate_full_disk
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+tolerate_full_disk(Path("rank-0.log"), Path("run"))
+limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+print("a line that nothing can take", flush=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+"""
+
+
+def test_lines_that_were_dropped_are_reported_at_the_end_of_a_program_that_writes_no_more(tmp_path):
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "rank-0.log").open("wb") as log:
+        subprocess.run([sys.executable, "-c", SPACE_AT_ITS_END], cwd=tmp_path, stdout=log, check=True)
+    assert (tmp_path / "rank-0.log").read_bytes() == b""
+    assert "is full" in (tmp_path / "run" / "notice.rank-0.json").read_text()
+
+
 FILLS = """
 import os, time
 from pathlib import Path
 from torchyard_agent import report
-kept = Path(os.environ["KEPT"])
+kept, ballast = Path(os.environ["KEPT"]), Path("home/ballast")
 first = int(kept.read_text()) if kept.exists() else 0
 for step in range(first + 1, 31):
-    print("x" * 20_000, flush=True)
+    while step == 30 and ballast.exists():
+        time.sleep(0.01)
+    print("x" * 40_000, flush=True)
     kept.write_text(str(step))
     report(step=step, total_steps=30, checkpoint_step=step)
 """

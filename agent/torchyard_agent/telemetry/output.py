@@ -5,6 +5,7 @@ With plain torchrun these go to a terminal, where `print` cannot fail for lack o
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import io
@@ -48,9 +49,11 @@ def tolerate_full_disk(log: Path, run_dir: Path) -> None:
         stream = getattr(sys, name)
         with contextlib.suppress(OSError, ValueError, AttributeError):
             if os.path.samestat(os.fstat(stream.fileno()), log.stat()):
-                replaced = _reopened(stream, _LogFile(stream.fileno(), stream.name, log, run_dir))
+                file = _LogFile(stream.fileno(), stream.name, log, run_dir)
+                replaced = _reopened(stream, file)
                 setattr(sys, name, replaced)
                 setattr(sys, f"__{name}__", replaced)
+                atexit.register(file.report)
 
 
 class _LogFile(io.FileIO):
@@ -70,13 +73,13 @@ class _LogFile(io.FileIO):
             if error.errno not in _FULL:
                 raise
             self._dropped, written = True, memoryview(data).nbytes
-        if self._dropped and not self._reported:
-            self._report()
+        self.report()
         return written
 
-    def _report(self) -> None:
-        """Leave a notice; a full disk may not take it, so that the next write tries again."""
-        self._reported = try_write_json(self._notice, {"notices": [full_disk_notice(self._folder)]})
+    def report(self) -> None:
+        """Leave a notice of dropped data; a full disk may not take it, so that the next write tries again."""
+        if self._dropped and not self._reported:
+            self._reported = try_write_json(self._notice, {"notices": [full_disk_notice(self._folder)]})
 
 
 def _reopened(stream: Any, raw: _LogFile) -> io.TextIOWrapper:
