@@ -41,3 +41,10 @@ def test_a_full_disk_costs_the_output_and_not_the_program(tmp_path):
     assert relayed("seq 1 50000; exit 3", full, tmp_path).returncode == 3
     (notice,) = json.loads((tmp_path / "notice.rank-0.json").read_text())["notices"]
     assert notice.startswith(f"the disk of {tmp_path} is full")
+
+
+def test_output_that_a_full_disk_dropped_is_reported_at_the_end_if_there_is_space_again(tmp_path):
+    full, run_dir = tmp_path / "rank-0.log", tmp_path / "run"
+    full.symlink_to("/dev/full")
+    relayed(f"seq 1 50000; mkdir {run_dir}", full, run_dir)  # more than a pipe holds: some is dropped before the folder
+    assert "is full" in (run_dir / "notice.rank-0.json").read_text()

@@ -45,25 +45,47 @@ def tolerate_full_disk(log: Path, run_dir: Path) -> None:
         log: `rank-<R>.log` in the folder that a notice names.
         run_dir: for the notice.
     """
+    dropped = DroppedOutput(log, run_dir)
+    atexit.register(dropped.report)
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         with contextlib.suppress(OSError, ValueError, AttributeError):
             if os.path.samestat(os.fstat(stream.fileno()), log.stat()):
-                file = _LogFile(stream.fileno(), stream.name, log, run_dir)
-                replaced = _reopened(stream, file)
+                replaced = _reopened(stream, _LogFile(stream.fileno(), stream.name, dropped))
                 setattr(sys, name, replaced)
                 setattr(sys, f"__{name}__", replaced)
-                atexit.register(file.report)
+
+
+class DroppedOutput:
+    """Reports once that output was dropped.
+
+    A full disk may not take the notice either, so call `report` after each write and at the end.
+
+    Args:
+        log: what the output was for; the notice names its folder.
+        run_dir: for the notice.
+
+    Attributes:
+        is_some: whether something was dropped.
+    """
+
+    def __init__(self, log: Path, run_dir: Path) -> None:
+        self.is_some = self._reported = False
+        self._folder, self._notice = str(log.parent), run_dir / f"notice.{log.stem}.json"
+
+    def report(self) -> None:
+        """Leave a notice if there is something to report."""
+        if self.is_some and not self._reported:
+            self._reported = try_write_json(self._notice, {"notices": [full_disk_notice(self._folder)]})
 
 
 class _LogFile(io.FileIO):
     """A stream to the descriptor of the log; what does not fit on its disk is dropped."""
 
-    def __init__(self, descriptor: int, name: str, log: Path, run_dir: Path) -> None:
+    def __init__(self, descriptor: int, name: str, dropped: DroppedOutput) -> None:
         super().__init__(descriptor, "w", closefd=False)
         self.name = name
-        self._folder, self._notice = str(log.parent), run_dir / f"notice.{log.stem}.json"
-        self._dropped = self._reported = False
+        self._dropped = dropped
 
     def write(self, data: Any) -> int:
         """Write, and return the length of all data, also of data that was dropped."""
@@ -72,14 +94,9 @@ class _LogFile(io.FileIO):
         except OSError as error:
             if error.errno not in _FULL:
                 raise
-            self._dropped, written = True, memoryview(data).nbytes
-        self.report()
+            self._dropped.is_some, written = True, memoryview(data).nbytes
+        self._dropped.report()
         return written
-
-    def report(self) -> None:
-        """Leave a notice of dropped data; a full disk may not take it, so that the next write tries again."""
-        if self._dropped and not self._reported:
-            self._reported = try_write_json(self._notice, {"notices": [full_disk_notice(self._folder)]})
 
 
 def _reopened(stream: Any, raw: _LogFile) -> io.TextIOWrapper:

@@ -12,8 +12,7 @@ import threading
 from pathlib import Path
 from typing import Optional
 
-from torchyard_agent.files import try_write_json
-from torchyard_agent.telemetry.output import full_disk_notice
+from torchyard_agent.telemetry.output import DroppedOutput
 
 _READ_BYTES = 1 << 16
 _LAST_BYTES = 1 << 20
@@ -32,9 +31,7 @@ class Relay:
     """
 
     def __init__(self, log: Path, run_dir: Path) -> None:
-        self._log = log
-        self._notice = run_dir / f"notice.{log.stem}.json"
-        self._reported = False
+        self._dropped = DroppedOutput(log, run_dir)
         self._lock = threading.Lock()
         self._reading, self.writing = os.pipe()
         self._ended, end = os.pipe()
@@ -58,6 +55,10 @@ class Relay:
             self._thread.join()
 
     def _run(self) -> None:
+        self._copy()
+        self._dropped.report()
+
+    def _copy(self) -> None:
         ended = False
         while not ended:
             ready, _, _ = select.select([self._reading, self._ended], [], [])
@@ -78,6 +79,5 @@ class Relay:
             while data:
                 data = data[os.write(self._output, data) :]
         except OSError:  # the disk is full: lines are dropped, and the program goes on
-            if not self._reported:
-                notice = {"notices": [full_disk_notice(str(self._log.parent))]}
-                self._reported = try_write_json(self._notice, notice)
+            self._dropped.is_some = True
+        self._dropped.report()
