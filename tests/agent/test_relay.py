@@ -1,9 +1,13 @@
 """The output of a plain command reaches its log whole, also if processes keep the pipe or the disk is full."""
 
+import fcntl
 import json
 import os
 import subprocess
+import termios
 from pathlib import Path
+
+from tests.support.waiting import until
 
 from torchyard_agent.workers.relay import Relay
 
@@ -46,5 +50,12 @@ def test_a_full_disk_costs_the_output_and_not_the_program(tmp_path):
 def test_output_that_a_full_disk_dropped_is_reported_at_the_end_if_there_is_space_again(tmp_path):
     full, run_dir = tmp_path / "rank-0.log", tmp_path / "run"
     full.symlink_to("/dev/full")
-    relayed(f"seq 1 50000; mkdir {run_dir}", full, run_dir)  # more than a pipe holds: some is dropped before the folder
+    relay = Relay(full, run_dir)
+    pipe = os.dup(relay.writing)
+    relay.started()
+    os.write(pipe, b"dropped, and so is its notice: there is no folder yet")
+    until(lambda: fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)) == bytes(4))  # all of it is read
+    run_dir.mkdir()
+    os.close(pipe)
+    relay.finish()
     assert "is full" in (run_dir / "notice.rank-0.json").read_text()
