@@ -79,9 +79,9 @@ class Agent:
         settings = self.settings
         for folder in (settings.run_dir, settings.log_dir):
             folder.mkdir(parents=True, exist_ok=True)
-        # With a handler in the agent, workers would not inherit that a signal is ignored.
-        forwarded = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
-        self.wakeup = EventLoop((signal.SIGTERM, signal.SIGINT, *forwarded))
+        # With a handler in the agent, workers would not inherit that a signal is ignored. SIGHUP they never inherit.
+        own = [number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN]
+        self.wakeup = EventLoop({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *own})
         if os.getpid() != 1 and not become_subreaper():
             self.notices.append("prctl is not available: processes that leave their session are not cleaned up")
         if settings.owned_folder is not None and settings.pod_index == 0:
