@@ -1,5 +1,6 @@
 """For every test: no judgement by the clock, and a line at the end for whatever could not run here."""
 
+import atexit
 import contextlib
 import gc
 import os
@@ -24,6 +25,18 @@ E2E, ALL_E2E = "pytest.mark.e2e", "\npytestmark = pytest.mark.e2e\n"
 NO_UNIT = [Path(__file__).with_name(name) for name in ("cluster", "learning")]  # a conftest.py marks all tests there
 
 
+def pytest_configure(config):
+    """End xdist's processes at once: to take all modules apart, an interpreter needs seconds.
+
+    A process without xdist ends as usual, but with no object exempt from collections: some libraries would write that
+    those were leaked.
+    """
+    if hasattr(config, "workerinput"):
+        atexit.register(os._exit, 0)
+    else:
+        atexit.register(gc.unfreeze)
+
+
 def pytest_ignore_collect(collection_path, config):
     """Do not import files of which a tier runs nothing: their imports and tables take seconds in each process."""
     marks = config.option.markexpr
@@ -38,14 +51,8 @@ def pytest_ignore_collect(collection_path, config):
 
 def pytest_collection_finish():
     """Exempt all tests and imported modules from garbage collections, which would walk them again and again."""
-    gc.collect()
     gc.freeze()
     gc.enable()
-
-
-def pytest_unconfigure():
-    """Undo that: some libraries would write that what is exempt when Python ends was leaked."""
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -227,11 +227,12 @@ def leave(code: int) -> NoReturn:
 
 def import_all(names: Sequence[str]) -> None:
     """Import what commands import, and exempt it from collections, which would copy every page that forks share."""
+    gc.disable()
     for name in names:
         for module in pkgutil.walk_packages(getattr(importlib.import_module(name), "__path__", ()), f"{name}."):
             importlib.import_module(module.name)
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 if __name__ == "__main__":

@@ -176,9 +176,10 @@ def _unfit_to_fork(imported: Sequence[str]) -> Optional[str]:
 
 def settle() -> None:
     """Exempt what is imported from garbage collections, so that forks share it, and release pages of files."""
-    gc.collect()
+    # A collection in a child would otherwise write to, and so copy, every shared page. None takes place here: it would
+    # take a quarter of a second, and leave holes in pages, which children would fill, and so copy.
+    gc.freeze()
     gc.enable()
-    gc.freeze()  # a collection in a child would otherwise write to, and so copy, every shared page
     interpreter_end.remember_modules()
     release_file_pages()  # forks do not have them, and would look smaller than we to who kills the largest process
 

@@ -38,7 +38,8 @@ KEEPER = "import os, sys; os.waitpid(int(sys.argv[-1]), 0)"
 
 # Each run is a fork of this process, which has torch imported: torchrun itself, or the launcher of a cold start.
 DRIVER = """
-import json, os, sys, traceback
+import gc, json, os, sys, traceback
+gc.disable()  # until all is imported
 import torch.distributed.run
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import elastic_launch
@@ -72,6 +73,8 @@ def start(run):
         sys.stderr.flush()
         os._exit(code)
 
+gc.freeze()  # a collection in a fork would write to, and so copy, every page that they share
+gc.enable()
 waiting, running, codes = json.load(sys.stdin), {}, {}
 while waiting or running:
     while waiting and len(running) < int(sys.argv[1]):

@@ -29,11 +29,12 @@ from torchyard_trainers.core.command import main
 from torchyard_trainers.preload import import_compiler, import_transformers
 
 codes: dict[int, int] = {}
+gc.disable()  # until all is imported
 import_transformers()
 import_compiler()
 share_compiled_code()
-gc.collect()
 gc.freeze()  # a collection in a child would otherwise write to, and so copy, every shared page
+gc.enable()
 
 
 def start(worker: dict) -> int:

@@ -3,6 +3,7 @@
 Runs with the packages of `hack.vllm_packages`; one process imports them for both.
 """
 
+import gc
 import itertools
 import json
 import os
@@ -133,6 +134,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     models.PRESETS["tiny-qwen3"][1]["head_dim"] = 32  # on a CPU, vLLM has no attention for less
     rejections()
+    gc.freeze()  # a collection in a fork would write to, and so copy, every page that they share
     codes = [forked(compare, tied=tied) for tied in (True, False)]
     whole, killed = Path("whole").absolute(), Path("killed").absolute()
     codes += [forked(train, whole, dies_in=0)]

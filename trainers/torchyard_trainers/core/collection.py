@@ -4,10 +4,32 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_exempting = False
+
+
+@contextmanager
+def exemptions() -> Iterator[None]:
+    """Let the functions below exempt objects from garbage collections until the end of the block.
+
+    A process that was forked from one with exempt modules exempts nothing else. The end of the block would admit those
+    modules as well, and the next collection would walk and copy what all forks share: most of a second.
+    """
+    global _exempting  # noqa: PLW0603 - one collector per process
+    if gc.get_freeze_count():
+        yield
+        return
+    _exempting = True
+    try:
+        yield
+    finally:
+        _exempting = False
+        # Some libraries would write that what is exempt when the interpreter ends was leaked.
+        gc.unfreeze()
+
 
 @contextmanager
 def no_collections() -> Iterator[None]:
-    """Suspend garbage collections while modules are imported.
+    """Suspend garbage collections while modules are imported, and exempt the modules from later ones.
 
     Modules are no garbage, yet each collection walks all of them: a fifth of the time that PyTorch takes to import.
     """
@@ -16,6 +38,8 @@ def no_collections() -> Iterator[None]:
     try:
         yield
     finally:
+        if _exempting:
+            gc.freeze()
         if enabled:
             gc.enable()
 
@@ -23,4 +47,5 @@ def no_collections() -> Iterator[None]:
 def exempt_all() -> None:
     """Exempt what exists now, modules and the model, from garbage collections, which would walk it in every step."""
     gc.collect()
-    gc.freeze()
+    if _exempting:
+        gc.freeze()
