@@ -9,7 +9,7 @@ _exempting = False
 
 @contextmanager
 def exemptions() -> Iterator[None]:
-    """Let the functions below exempt objects from garbage collections until the end of the block.
+    """Allow the functions below to exempt objects from garbage collections until the end of the block.
 
     A process that was forked from one with exempt modules exempts nothing else. The end of the block would admit those
     modules as well, and the next collection would walk and copy what all forks share: most of a second.
