@@ -23,6 +23,7 @@ from torchyard_trainers.core.buffers import Buffers
 from torchyard_trainers.core.checkpoints.frozen_base import FrozenBase
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.group_threads import without_wakeup_preemption
 from torchyard_trainers.core.losses import Softmax
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.weights import allocate
@@ -315,14 +316,16 @@ def mesh_of(strategy: str, world: World) -> DeviceMesh:
     from torch.distributed.device_mesh import init_device_mesh
 
     if strategy == "fsdp":
-        return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
+        with without_wakeup_preemption():
+            return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
     if world.local_size == 1 or world.size % world.local_size:
         raise ConfigError(
             f"parallelism.strategy: hsdp shards among the processes of a node, as many on each, but there are "
             f"{world.size} with {world.local_size} on this one; use fsdp or set procsPerNode to 2 or more"
         )
     shape = (world.size // world.local_size, world.local_size)
-    return init_device_mesh(world.device.type, shape, mesh_dim_names=("replicate", "shard"))
+    with without_wakeup_preemption():
+        return init_device_mesh(world.device.type, shape, mesh_dim_names=("replicate", "shard"))
 
 
 def reshard(model: nn.Module) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, distributed
 
 from torchyard_trainers.core.exits import ConfigError, HardwareError, StorageError, TrainerError, storage_error
+from torchyard_trainers.core.group_threads import without_wakeup_preemption
 
 T = TypeVar("T")
 GPUS = "TORCHYARD_GPUS"
@@ -34,7 +35,10 @@ class World:
 
         Its collectives never mix with those of training, and a slow volume does not trip NCCL's watchdog.
         """
-        return replace(self, group=distributed.new_group(backend="gloo")) if self.grouped else self
+        if not self.grouped:
+            return self
+        with without_wakeup_preemption():
+            return replace(self, group=distributed.new_group(backend="gloo"))
 
     @property
     def is_main(self) -> bool:
@@ -131,7 +135,8 @@ def join(
     torch.set_float32_matmul_precision(matmul_precision)
     grouped = size > 1 or needs_group
     if grouped:
-        _init_process_group(chosen, size)
+        with without_wakeup_preemption():
+            _init_process_group(chosen, size)
     yield World(rank, size, local_rank, chosen, grouped, local_size=local_size)
     # Only after success: a failing worker must not wait here for peers that wait for it.
     if grouped:
