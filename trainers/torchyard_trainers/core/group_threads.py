@@ -26,7 +26,7 @@ def without_wakeup_preemption() -> Iterator[None]:
 
 
 def _chosen(policy: int) -> bool:
-    """Give this thread, and those that it starts, a policy; return whether the system allows that."""
+    """Set the policy of this thread and of those that it starts; return whether the system allows that."""
     try:
         os.sched_setscheduler(0, policy, os.sched_param(0))
     except OSError:
