@@ -9,6 +9,7 @@ import threading
 import msgspec
 import pytest
 from tests.support.shared_templates import SHARED, without_pytest
+from tests.support.trainers.gangs import WORKER_MODULES
 
 from torchyard.local import record
 from torchyard.local.process import carrying
@@ -16,9 +17,8 @@ from torchyard.local.run import RunFolder, events, is_controlled, read_run
 
 pytestmark = pytest.mark.e2e
 
-# Long enough to be hit in the middle, with a checkpoint every second or so.
 CVRP = {
-    "trainer": {"name": "cvrp", "params": {"preset": "tiny", "steps": 60, "seed": 3}},
+    "trainer": {"name": "cvrp", "params": {"preset": "tiny", "steps": 40, "seed": 3}},
     "device": "cpu",
     "nodes": 2,
     "parallelism": {"globalBatchSize": 16},
@@ -26,6 +26,11 @@ CVRP = {
     "restart": {"backoff": {"initial": "1s"}},
     "metrics": {"interval": "1s"},
     "gracePeriod": "20s",
+}
+# The same weights, from a training with pauses: however fast the machine is, it is hit in the middle.
+PATIENT = CVRP | {
+    "trainer": CVRP["trainer"] | {"name": "patient:Patient"},
+    "workingDir": str(WORKER_MODULES),
 }
 
 
@@ -51,10 +56,10 @@ def test_a_job_trains_on_two_nodes_to_its_end(undisturbed):
     job, laptop = undisturbed
     status = job.status
     assert status.state == "Succeeded", status.message
-    assert (status.progress.step, status.progress.total_steps) == (60, 60)
+    assert (status.progress.step, status.progress.total_steps) == (40, 40)
     assert status.restarts.total == 0
     assert status.round == 1
-    assert status.checkpoint.step == 60
+    assert status.checkpoint.step == 40
     assert (status.batch.per_process, status.batch.whole, status.batch.accumulation) == (8, 16, 1)
     assert status.metrics["cost"] < status.metrics["costUntrained"]
     assert read_run(laptop.folder) == job, "what is returned is what is on disk"
@@ -70,7 +75,7 @@ def test_a_job_trains_on_two_nodes_to_its_end(undisturbed):
 async def test_a_kill_in_the_middle_changes_no_bit_of_the_weights(laptop, undisturbed, victim, request):
     if victim != "agent":  # that one is about processes of a template that no other job shares
         request.getfixturevalue("one_template")
-    laptop.create(**CVRP)
+    laptop.create(**PATIENT)
     laptop.begin()
     await laptop.reached(14)
     folder, running = laptop.processes(1)
@@ -96,7 +101,7 @@ async def test_a_kill_in_the_middle_changes_no_bit_of_the_weights(laptop, undist
 
 
 async def train_until_the_controller_dies(laptop):
-    laptop.create(**CVRP)
+    laptop.create(**PATIENT)
     controller = laptop.controller_process()
     try:
         await laptop.reached(10)
@@ -136,7 +141,7 @@ async def test_a_changed_controller_address_replaces_the_gang(laptop, undisturbe
 
 @pytest.mark.usefixtures("one_template")
 async def test_stop_saves_and_the_same_run_continues_from_the_checkpoint(laptop, undisturbed):
-    made = laptop.create(**CVRP)
+    made = laptop.create(**PATIENT)
     laptop.begin()
     await laptop.reached(10)
     laptop.stop.set()
@@ -145,7 +150,7 @@ async def test_stop_saves_and_the_same_run_continues_from_the_checkpoint(laptop,
     assert job.spec.suspend
     assert job.status.checkpoint.step >= 10
     assert not laptop.left
-    again = laptop.create(**CVRP)
+    again = laptop.create(**PATIENT)
     assert again.metadata.uid == made.metadata.uid
     laptop.begin()
     job = await laptop.ended()

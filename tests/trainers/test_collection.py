@@ -19,14 +19,18 @@ with exemptions():
 print(gc.get_freeze_count())
 """
 FORKED = """
+import os
 gc.freeze()
-shared = gc.get_freeze_count()
-kept = [[] for _ in range(1000)]
-with exemptions():
-    with no_collections():
-        import decimal
-    exempt_all()
-print(shared - 100 < gc.get_freeze_count() <= shared)
+if os.fork():
+    os.wait()
+else:
+    shared = gc.get_freeze_count()
+    kept = [[] for _ in range(1000)]
+    with exemptions():
+        with no_collections():
+            import decimal
+        exempt_all()
+    print(shared - 100 < gc.get_freeze_count() <= shared)
 """
 
 

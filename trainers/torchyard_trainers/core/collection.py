@@ -1,9 +1,11 @@
 """When Python looks for garbage: not while it imports, and never in what stays until the end."""
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_IMPORTED_BY = os.getpid()
 _exempting = False
 
 
@@ -11,11 +13,12 @@ _exempting = False
 def exemptions() -> Iterator[None]:
     """Allow the functions below to exempt objects from garbage collections until the end of the block.
 
-    A process that was forked from one with exempt modules exempts nothing else. The end of the block would admit those
-    modules as well, and the next collection would walk and copy what all forks share: most of a second.
+    A process that was forked from one that has imported this exempts nothing: its parent has exempted the modules. The
+    end of the block would admit those as well, and the next collection would walk and copy what all forks share, which
+    takes most of a second.
     """
     global _exempting  # noqa: PLW0603 - one collector per process
-    if gc.get_freeze_count():
+    if os.getpid() != _IMPORTED_BY:
         yield
         return
     _exempting = True
