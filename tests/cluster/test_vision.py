@@ -7,6 +7,19 @@ from tests.support.cluster.jobs import Jobs
 from tests.support.cluster.training import SPEC, Training
 
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+# The built-in workload with a pause after each step: however fast the machine is, a pod is lost in the middle.
+PATIENT = """
+import time
+
+from torchyard_trainers.vla.params import resolve_params
+from torchyard_trainers.vla.task import VisionLanguageAction
+
+
+class Patient(VisionLanguageAction):
+    def after_step(self, session, step, means):
+        time.sleep(0.1)
+        return super().after_step(session, step, means)
+"""
 CLONING = {"steps": 100, "batch": 16, "evalEpisodes": 16, "evalSamples": 16, "evalEvery": 100}
 # Twelve rollouts of four optimizer steps; checkpoints are saved between rollouts.
 ROLLOUTS = {
@@ -31,7 +44,8 @@ async def shown(jobs: Jobs) -> dict[str, str]:
 
 async def test_a_pod_of_each_is_lost_and_the_success_rate_shows_in_the_table(api, namespace, operator):
     jobs = Jobs(api, namespace)
-    cloning = await Training(jobs, 100, trainer={"name": "vla", "params": CLONING}).start()
+    patient = {"name": "patient:Patient", "params": CLONING}
+    cloning = await Training(jobs, 100, trainer=patient, code={"patient.py": PATIENT}).start()
     playing = Training(jobs, 48, trainer={"name": "vlm", "params": ROLLOUTS})
     playing.name = "playing"
     await jobs.submit(playing.name, trainer=playing.trainer, **SPEC)
