@@ -12,13 +12,13 @@ import pytest
 from tests.support.waiting import until
 
 from torchyard.api.resource import read_job
-from torchyard.local import shared_templates
+from torchyard.local import record, shared_templates
 from torchyard.local.environment import pod_environment
 from torchyard.local.process import identify
 from torchyard.local.record import PodRecord
 from torchyard.local.run import take_lock
 from torchyard.local.shared_templates import OWNER, find_or_start, of_owner, owner_above
-from torchyard.local.template import Imports
+from torchyard.local.template import Imports, Template
 from torchyard.local.templates import Templates, _has_relative_path, _read_of_config
 from torchyard.local.zipapp import agent_zipapp
 
@@ -133,6 +133,29 @@ def test_a_process_that_keeps_the_lock_is_not_waited_for(template_folder, tmp_pa
     os.close(lock)
 
 
+def test_the_one_that_was_unused_for_longest_gives_way(template_folder, tmp_path, monkeypatch):
+    def waits(_imports, folder, **_options):
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+        process = identify(child.pid)
+        record.write(folder / "process.json", process)
+        return Template(folder, process, child)
+
+    monkeypatch.setattr(shared_templates, "begun", waits)
+    monkeypatch.setattr(shared_templates, "_MOST", 2)
+    owner = identify(os.getpid())
+
+    def template(key):
+        return find_or_start(Imports(tmp_path, ["torchrun"], {}), key, owner)
+
+    first, second = template("a"), template("b")
+    assert template("a").process == first.process
+    third = template("c")
+    assert set(of_owner(owner)) == {first.process, third.process}
+    assert not second.alive
+    for each in (first, third):
+        each.close()
+
+
 class Run:
     """A run as its controller sees it: a job of one node, and the template of its pods."""
 
@@ -162,10 +185,11 @@ async def test_controllers_below_one_owner_share_a_template(folder, shared_cache
     second = await one.template(Templates())
     assert second.process != first.process
     monkeypatch.setattr(shared_templates, "_MOST", 1)
-    assert await one.template(differing, LANG="x") is None, "there are enough"
+    third = await one.template(differing, LANG="x")
+    assert of_owner(owner) == [third.process], "it takes the place of the other one"
     await differing.close()
-    assert second.alive, "it is not only theirs"
-    second.close()
+    assert third.alive, "it is not only theirs"
+    third.close()
     assert {path.name for path in template_folder.iterdir()} == {"lock"}
 
 

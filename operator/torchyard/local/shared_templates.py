@@ -2,7 +2,8 @@
 
 `TORCHYARD_TEMPLATE_OWNER` is the id of that process: a script that runs many jobs, for instance. Its templates lie in a
 folder that only this user may enter, each named by its owner and by what it was made for. A process that finds none
-starts one; they end with their owner, or when they were not used for ten minutes.
+starts one, in the place of the one that was unused for longest if there are eight. They end with their owner, or when
+they were not used for ten minutes.
 """
 
 import os
@@ -24,6 +25,7 @@ OWNER = "TORCHYARD_TEMPLATE_OWNER"
 UNUSED_SECONDS = 600.0
 _MOST = 8  # templates of one owner
 _LOCK_SECONDS = 10.0
+_PROCESS = "process.json"  # written by `begun`; its time is that of the last use
 _NAMES = ("Umask", "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
     "SigBlk", "SigIgn", "Cpus_allowed", "Mems_allowed", "THP_enabled", "Speculation_Store_Bypass",
     "SpeculationIndirectBranch")  # fmt: skip
@@ -73,20 +75,22 @@ def _text(path: Path) -> str:
         return ""
 
 
-def find_or_start(imports: Imports, key: str, owner: ProcessId) -> Template | None:
-    """Return the owner's template for `key`, and start it if necessary; None: the owner has too many. Blocks.
+def find_or_start(imports: Imports, key: str, owner: ProcessId) -> Template:
+    """Return the owner's template for `key`, and start it if necessary. Blocks.
 
     Raises:
         OSError, ValueError: it cannot be started.
     """
     folder = _folder()
     with _locked(folder):
-        living = list(_living(folder, owner))
-        for template, of in living:
-            if of == key:
-                return template
-        if len(living) == _MOST:
-            return None
+        living = {of: (path, template) for path, template, of in _living(folder, owner)}
+        if key in living:
+            path, template = living[key]
+            os.utime(path / _PROCESS, ns=(time.time_ns(),) * 2)
+            return template
+        if len(living) >= _MOST:
+            _, longest_unused = min(living.values(), key=lambda each: (each[0] / _PROCESS).stat().st_mtime_ns)
+            longest_unused.close()
         own = Path(tempfile.mkdtemp(prefix=f"{owner.pid}-{owner.start}-{key}-", dir=folder))  # 0700
         template = begun(imports, own, owner=owner, unused=UNUSED_SECONDS)
     _KEPT[:] = [each for each in _KEPT if each.alive]
@@ -98,7 +102,7 @@ def of_owner(owner: ProcessId) -> list[ProcessId]:
     """Return the templates of an owner that live. Blocks."""
     folder = _folder()
     with _locked(folder):
-        return [template.process for template, _key in _living(folder, owner)]
+        return [template.process for _path, template, _key in _living(folder, owner)]
 
 
 @contextmanager
@@ -134,13 +138,13 @@ def _folder() -> Path:
     return folder
 
 
-def _living(folder: Path, owner: ProcessId) -> Iterator[tuple[Template, str]]:
-    """Yield the owner's templates with their keys; delete what others left that were killed, and their owners, too."""
+def _living(folder: Path, owner: ProcessId) -> Iterator[tuple[Path, Template, str]]:
+    """Yield folder, template and key of the owner's; delete what killed ones left, and those whose owner has ended."""
     for path in folder.glob("*-*-*-*"):
         pid, start, key, _ = path.name.split("-", 3)
-        process = record.read(path / "process.json", ProcessId)
+        process = record.read(path / _PROCESS, ProcessId)
         if process is not None and process.alive():
             if (pid, start) == (str(owner.pid), str(owner.start)):
-                yield Template(path, process), key
+                yield path, Template(path, process), key
         else:
             shutil.rmtree(path, ignore_errors=True)

@@ -84,16 +84,16 @@ class Templates:
         served = False
         try:
             template = await asyncio.shield(starting)
-            served = template is not None and await template.imported()
+            served = await template.imported()
         except (OSError, ValueError):
             return None
         finally:
             if not served and self._owner is None:  # also when this is cancelled
                 with contextlib.suppress(OSError, ValueError):
-                    await asyncio.to_thread(_close, await starting)
+                    await asyncio.to_thread((await starting).close)
         return template if served else None
 
-    def _begun(self, imports: Imports, key: str) -> Template | None:
+    def _begun(self, imports: Imports, key: str) -> Template:
         if self._owner is None:
             return begun(imports, unused=self._unused)
         return shared_templates.find_or_start(imports, key, self._owner)
@@ -106,11 +106,6 @@ class Templates:
             if isinstance(ended, Template) and self._owner is None:
                 await asyncio.to_thread(ended.close)
         self._found.clear()
-
-
-def _close(template: Template | None) -> None:
-    if template is not None:
-        template.close()
 
 
 def _read_of_config(job: TrainingJob) -> dict[str, Any]:
