@@ -176,8 +176,8 @@ def _unfit_to_fork(imported: Sequence[str]) -> Optional[str]:
 
 def settle() -> None:
     """Exempt what is imported from garbage collections, so that forks share it, and release pages of files."""
-    # A collection in a child would otherwise write to, and so copy, every shared page. None takes place here: it would
-    # take a quarter of a second, and leave holes in pages, which children would fill, and so copy.
+    # A collection in a child would otherwise write to, and so copy, every shared page. Nothing is collected first: that
+    # takes a quarter of a second, and leaves holes in pages, which children would fill, and so copy.
     gc.freeze()
     gc.enable()
     interpreter_end.remember_modules()

@@ -19,13 +19,12 @@ from torchyard.local import record
 from torchyard.local.keeper import stat_fields
 from torchyard.local.process import ProcessId, identify
 from torchyard.local.run import take_lock
-from torchyard.local.template import Imports, Template, begun
+from torchyard.local.template import PROCESS, Imports, Template, begun
 
 OWNER = "TORCHYARD_TEMPLATE_OWNER"
 UNUSED_SECONDS = 600.0
 _MOST = 8  # templates of one owner
 _LOCK_SECONDS = 10.0
-_PROCESS = "process.json"  # written by `begun`; its time is that of the last use
 _NAMES = ("Umask", "Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp",
     "SigBlk", "SigIgn", "Cpus_allowed", "Mems_allowed", "THP_enabled", "Speculation_Store_Bypass",
     "SpeculationIndirectBranch")  # fmt: skip
@@ -83,14 +82,12 @@ def find_or_start(imports: Imports, key: str, owner: ProcessId) -> Template:
     """
     folder = _folder()
     with _locked(folder):
-        living = {of: (path, template) for path, template, of in _living(folder, owner)}
+        living = {of: template for template, of in _living(folder, owner)}
         if key in living:
-            path, template = living[key]
-            os.utime(path / _PROCESS, ns=(time.time_ns(),) * 2)
-            return template
+            living[key].note_use()
+            return living[key]
         if len(living) >= _MOST:
-            _, longest_unused = min(living.values(), key=lambda each: (each[0] / _PROCESS).stat().st_mtime_ns)
-            longest_unused.close()
+            min(living.values(), key=Template.last_use).close()
         own = Path(tempfile.mkdtemp(prefix=f"{owner.pid}-{owner.start}-{key}-", dir=folder))  # 0700
         template = begun(imports, own, owner=owner, unused=UNUSED_SECONDS)
     _KEPT[:] = [each for each in _KEPT if each.alive]
@@ -102,7 +99,7 @@ def of_owner(owner: ProcessId) -> list[ProcessId]:
     """Return the templates of an owner that live. Blocks."""
     folder = _folder()
     with _locked(folder):
-        return [template.process for _path, template, _key in _living(folder, owner)]
+        return [template.process for template, _key in _living(folder, owner)]
 
 
 @contextmanager
@@ -138,13 +135,13 @@ def _folder() -> Path:
     return folder
 
 
-def _living(folder: Path, owner: ProcessId) -> Iterator[tuple[Path, Template, str]]:
-    """Yield folder, template and key of the owner's; delete what killed ones left, and those whose owner has ended."""
+def _living(folder: Path, owner: ProcessId) -> Iterator[tuple[Template, str]]:
+    """Yield the owner's templates with their keys; delete what others left that were killed, and their owners, too."""
     for path in folder.glob("*-*-*-*"):
         pid, start, key, _ = path.name.split("-", 3)
-        process = record.read(path / _PROCESS, ProcessId)
+        process = record.read(path / PROCESS, ProcessId)
         if process is not None and process.alive():
             if (pid, start) == (str(owner.pid), str(owner.start)):
-                yield path, Template(path, process), key
+                yield Template(path, process), key
         else:
             shutil.rmtree(path, ignore_errors=True)

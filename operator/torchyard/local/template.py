@@ -25,6 +25,9 @@ from torchyard.local import record
 from torchyard.local.process import ProcessId, identify
 from torchyard.local.record import POD_MARK
 
+PROCESS = "process.json"
+"""A file in a template's folder: its process. When it was last changed is when the template was last used."""
+
 _MOST_BYTES = 1 << 20  # of command and environment: what is larger may be too large for any process
 _SECONDS = 60.0  # for an answer
 _LOOK_SECONDS = 1.0  # between looks at a template that has not answered yet
@@ -80,6 +83,17 @@ class Template:
         """Whether it ended since no pod needed it, as far as this process can know."""
         return self._child is not None and self._child.poll() == 0
 
+    def note_use(self) -> None:
+        """Note that it is used now."""
+        with contextlib.suppress(FileNotFoundError):  # it has ended
+            os.utime(self._folder / PROCESS, ns=(time.time_ns(),) * 2)
+
+    def last_use(self) -> int:
+        """Return when it was last used, in nanoseconds since 1970; 0: it has ended."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self._folder / PROCESS).stat().st_mtime_ns
+        return 0
+
     async def imported(self) -> bool:
         """Wait for its imports; return whether it serves. One that was stopped by a signal is killed."""
         try:
@@ -121,6 +135,7 @@ class Template:
             if _contains(self._answer(connection), "accepted"):
                 connection.sendall(b"\x01")
                 if _contains(self._answer(connection), "started"):
+                    self.note_use()
                     return True
         self.close()  # it can start no pod any more that is started without it now
         return False
@@ -200,7 +215,7 @@ def begun(
                 os.close(watched)
         process = identify(child.pid)
         assert process is not None  # this process has not waited for it
-        record.write(folder / "process.json", process)
+        record.write(folder / PROCESS, process)
     except BaseException:
         if child is not None:
             child.kill()

@@ -14,8 +14,8 @@ def exemptions() -> Iterator[None]:
     """Allow the functions below to exempt objects from garbage collections until the end of the block.
 
     A process that was forked from one that has imported this exempts nothing: its parent has exempted the modules. The
-    end of the block would admit those as well, and the next collection would walk and copy what all forks share, which
-    takes most of a second.
+    end of the block would make those subject to collections again, too, and the next one would walk and copy what all
+    forks share, which takes most of a second.
     """
     global _exempting  # noqa: PLW0603 - one collector per process
     if os.getpid() != _IMPORTED_BY:
@@ -48,7 +48,7 @@ def no_collections() -> Iterator[None]:
 
 
 def exempt_all() -> None:
-    """Exempt what exists now, modules and the model, from garbage collections, which would walk it in every step."""
+    """Collect garbage, and exempt what is left, modules and the model, which later collections would walk."""
     gc.collect()
     if _exempting:
         gc.freeze()

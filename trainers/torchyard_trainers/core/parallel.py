@@ -315,17 +315,21 @@ def mesh_of(strategy: str, world: World) -> DeviceMesh:
     """Arrange the ranks: all in one row, or for hsdp a row a node, which shards inside and is replicated across."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    if strategy == "fsdp":
-        with without_wakeup_preemption():
-            return init_device_mesh(world.device.type, (world.size,), mesh_dim_names=("shard",))
+    shape: tuple[int, ...] = (world.size,)
+    names: tuple[str, ...] = ("shard",)
+    if strategy != "fsdp":
+        shape, names = _nodes_by_ranks(world), ("replicate", "shard")
+    with without_wakeup_preemption():
+        return init_device_mesh(world.device.type, shape, mesh_dim_names=names)
+
+
+def _nodes_by_ranks(world: World) -> tuple[int, int]:
     if world.local_size == 1 or world.size % world.local_size:
         raise ConfigError(
             f"parallelism.strategy: hsdp shards among the processes of a node, as many on each, but there are "
             f"{world.size} with {world.local_size} on this one; use fsdp or set procsPerNode to 2 or more"
         )
-    shape = (world.size // world.local_size, world.local_size)
-    with without_wakeup_preemption():
-        return init_device_mesh(world.device.type, shape, mesh_dim_names=("replicate", "shard"))
+    return world.size // world.local_size, world.local_size
 
 
 def reshard(model: nn.Module) -> None:
