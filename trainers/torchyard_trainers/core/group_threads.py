@@ -10,8 +10,8 @@ def without_wakeup_preemption() -> Iterator[None]:
     """Start the threads of gloo in this block, so that on busy processors they wait their turn.
 
     A message wakes gloo's loop thread, which by default takes the processor at once, often from a thread of gloo that
-    holds the lock of that connection. The loop thread then polls until the other one runs again: where ranks have no core
-    to spare, a small collective takes three to five times as long, and three to five times the processor time.
+    holds the lock of that connection. The loop thread then polls until the other one runs again. Where ranks have no
+    core to spare, a small collective takes three to five times as long, and three to five times the processor time.
 
     Does nothing where the system lacks or refuses SCHED_BATCH, or the process has another policy than the default one.
     """
