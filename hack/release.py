@@ -1,7 +1,8 @@
 """Prepare a release in `dist/`: `make release`, after images are pushed `make release IMAGES=operator=sha256:...,...`.
 
-It holds the wheel, the chart, plain manifests, bills of materials, their checksums, and a provenance statement that
-says from which commit they were made. Signing needs an identity or a key: the commands are printed at the end.
+It holds the wheel, the sources, the chart, plain manifests, bills of materials, notes, their checksums, and a
+provenance statement that names their commit. Two clones of one commit give the same bytes. Signing needs an identity or
+a key: the commands are printed at the end.
 """
 
 import hashlib
@@ -12,48 +13,42 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import manifests
 import sbom
+import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 REGISTRY = "ghcr.io/torchyard"
-SUMS, PROVENANCE = "SHA256SUMS", "provenance.intoto.json"
+NOTES, SUMS, PROVENANCE = "RELEASE_NOTES.md", "SHA256SUMS", "provenance.intoto.json"
 
 
 def main(folder: Path, images: dict[str, str]) -> None:
     """Write everything that a release publishes beside its images."""
     commit = clean_commit()
+    version = agreed_version(versions(ROOT) | tags(commit))
+    notes = notes_of(version, (ROOT / "CHANGELOG.md").read_text())
+    # Archives carry the time of the commit, and the modes that a clone has under any umask.
+    os.environ["SOURCE_DATE_EPOCH"] = git("show", "--no-patch", "--format=%ct", commit)
+    os.umask(0o022)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    wheel = [
-        sys.executable,
-        "-m",
-        "uv",
-        "build",
-        "--quiet",
-        "--wheel",
-        "--no-build-isolation",
-        "--out-dir",
-        str(folder),
-    ]
-    subprocess.run(wheel, cwd=ROOT, check=True)
+    build = [sys.executable, "-m", "uv", "build", "--quiet", "--no-build-isolation", "--out-dir", str(folder)]
+    for kind in ("--wheel", "--sdist"):
+        subprocess.run([*build, kind], cwd=ROOT, check=True)
     (folder / ".gitignore").unlink(missing_ok=True)
     manifests.main(folder)
     sbom.main(folder)
-    with tempfile.TemporaryDirectory() as scratch:
-        chart = Path(scratch) / "torchyard"
-        shutil.copytree(ROOT / "charts/torchyard", chart)
-        values = chart / "values.yaml"
-        values.write_text(with_digests(values.read_text(), images))
-        subprocess.run([str(manifests.helm()), "package", str(chart), "--destination", str(folder)], check=True)
+    write_chart(ROOT / "charts/torchyard", folder, images)
+    (folder / NOTES).write_text(notes)
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
     (folder / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()))
     (folder / PROVENANCE).write_text(json.dumps(statement(digests, images, commit), indent=1) + "\n")
     if missing := {"operator", "trainer"} - images.keys():
-        print(f"images without a digest: {', '.join(sorted(missing))}; push them and give IMAGES=NAME=sha256:...")
+        print(f"images without a digest: {', '.join(sorted(missing))}; push them and set IMAGES=NAME=sha256:...")
     print("\nto sign, with an identity of yours:")
     print(f"  cosign sign-blob --yes --bundle {folder}/{SUMS}.sigstore.json {folder}/{SUMS}")
     for name, digest in images.items():
@@ -63,18 +58,83 @@ def main(folder: Path, images: dict[str, str]) -> None:
         print(f"  cosign attest --yes --type slsaprovenance1 --predicate {folder}/{PROVENANCE} {image}")
 
 
+def write_chart(source: Path, folder: Path, images: dict[str, str]) -> None:
+    """Package a chart into `folder`, with its images named by digest. Helm takes the times from SOURCE_DATE_EPOCH."""
+    with tempfile.TemporaryDirectory() as scratch:
+        chart = Path(scratch) / "torchyard"
+        shutil.copytree(source, chart)
+        values = chart / "values.yaml"
+        values.write_text(with_digests(values.read_text(), images))
+        for path in (chart, *chart.rglob("*")):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        subprocess.run([str(manifests.helm()), "package", str(chart), "--destination", str(folder)], check=True)
+
+
+def versions(root: Path) -> dict[str, str]:
+    """Return the version that each file of the working tree states, by the place of the statement."""
+    chart = yaml.safe_load((root / "charts/torchyard/Chart.yaml").read_text())
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    statements = {
+        "operator/torchyard/version.py": r'(?m)^__version__ = "(.+)"$',
+        "Dockerfile": r"(?m)^ARG VERSION=(.+)$",
+    }
+    stated = {path: re.findall(form, (root / path).read_text()) for path, form in statements.items()}
+    return {
+        "pyproject.toml": project["version"],
+        "charts/torchyard/Chart.yaml version": str(chart["version"]),
+        "charts/torchyard/Chart.yaml appVersion": str(chart["appVersion"]),
+        **{path: ", ".join(values) or "none" for path, values in stated.items()},
+    }
+
+
+def tags(commit: str) -> dict[str, str]:
+    """Return the version of each version tag of `commit`."""
+    names = git("tag", "--points-at", commit, "--list", "v[0-9]*").split()
+    return {f"tag {name}": name.removeprefix("v") for name in names}
+
+
+def agreed_version(stated: dict[str, str]) -> str:
+    """Return the version that all places state.
+
+    Raises:
+        ValueError: two places differ.
+    """
+    if len(set(stated.values())) > 1:
+        lines = "\n".join(f"  {place}: {version}" for place, version in stated.items())
+        raise ValueError(f"the versions differ:\n{lines}\nset all of them to the version to release")
+    return next(iter(stated.values()))
+
+
+def notes_of(version: str, changelog: str) -> str:
+    """Return the section of a version in the changelog, in Markdown.
+
+    Raises:
+        ValueError: the changelog has no section of that version.
+    """
+    heading = rf"(?ms)^## \[{re.escape(version)}\].*?(?=^## |\Z)"
+    section = re.search(heading, changelog)
+    if section is None:
+        raise ValueError(f"CHANGELOG.md has no section `## [{version}]`; write what the release changes there")
+    return section.group().rstrip() + "\n"
+
+
 def clean_commit() -> str:
     """Return the commit of the working tree.
 
     Raises:
         ValueError: the tree is not that of a commit.
     """
-    git = ["git", "-C", str(ROOT)]
-    if changed := subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout:
+    if changed := git("status", "--porcelain"):
         raise ValueError(
-            f"a release is made from a commit, and the working tree has changes:\n{changed}commit or remove them"
+            f"a release is made from a commit, and the working tree has changes:\n{changed}\ncommit or remove them"
         )
-    return subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    return git("rev-parse", "HEAD")
+
+
+def git(*arguments: str) -> str:
+    """Return what a git command prints about this repository."""
+    command = ["git", "-C", str(ROOT), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def with_digests(values: str, images: dict[str, str]) -> str:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
+from tests.support.charts import HELM, needs_helm
 
 ROOT = Path(__file__).parents[2]
 
@@ -182,3 +183,38 @@ def test_provenance_names_every_artefact_the_commit_and_the_locks():
     commit, *locks = said["predicate"]["buildDefinition"]["resolvedDependencies"]
     assert commit["digest"] == {"gitCommit": "3" * 40}
     assert {each["uri"] for each in locks} >= {"requirements.lock", "images/operator.lock"}
+
+
+def test_versions_of_the_tree_agree_and_one_that_differs_is_named():
+    stated = release.versions(ROOT)
+    assert len(stated) == 5
+    version = release.agreed_version(stated)
+    assert release.notes_of(version, (ROOT / "CHANGELOG.md").read_text()).startswith(f"## [{version}]")
+    with pytest.raises(ValueError, match=r"tag v9\.9\.9: 9\.9\.9"):
+        release.agreed_version(stated | {"tag v9.9.9": "9.9.9"})
+
+
+def test_notes_are_the_section_of_their_version():
+    changelog = "# Changelog\n\n## [1.1.0]\n\n- New.\n\n## [1.0.0] - 2026-01-01\n\n### Added\n\n- Old.\n"
+    assert release.notes_of("1.1.0", changelog) == "## [1.1.0]\n\n- New.\n"
+    assert release.notes_of("1.0.0", changelog).endswith("### Added\n\n- Old.\n")
+    with pytest.raises(ValueError, match=r"no section `## \[1\.0\]`"):
+        release.notes_of("1.0", changelog)
+
+
+@needs_helm
+def test_a_chart_has_the_same_bytes_whenever_and_under_whatever_umask_it_was_cloned(tmp_path, monkeypatch):
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    monkeypatch.setenv("PATH", f"{HELM.rpartition('/')[0]}:/usr/bin:/bin")
+    packages = []
+    for name, time, mode in (("early", 1_600_000_000, 0o644), ("late", 1_750_000_000, 0o600)):
+        chart, folder = tmp_path / name / "torchyard", tmp_path / f"dist-{name}"
+        shutil.copytree(ROOT / "charts/torchyard", chart)
+        folder.mkdir()
+        for path in chart.rglob("*"):
+            os.utime(path, (time, time))
+            path.chmod(mode | (0o111 if path.is_dir() else 0))
+        release.write_chart(chart, folder, {})
+        [package] = folder.iterdir()
+        packages.append(package.read_bytes())
+    assert packages[0] == packages[1]
