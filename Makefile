@@ -136,6 +136,9 @@ scan: $(INSTALLED) ## kube-score and checkov, from PATH, over the chart with def
 release: $(INSTALLED) ## everything that a release publishes, into dist/; IMAGES=operator=sha256:...,trainer=sha256:...
 	@IMAGES="$(IMAGES)" $(BIN)/python hack/release.py
 
+docs: $(INSTALLED) ## build the documentation site into build/docs/site, without network
+	@$(BIN)/python hack/site
+
 generate: $(INSTALLED) ## write the CRD, parameter schemas and reference again from the models
 	$(BIN)/python hack/generate.py
 
@@ -160,4 +163,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit scan release generate lock format clean
+.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit scan release docs generate lock format clean
