@@ -17,7 +17,7 @@ HEADINGS = {
     Kind.OPERATOR: ("The operator", "It keeps the operator from its work."),
     Kind.OTHER: ("Others", "A code of the cluster or of another version."),
 }
-FAULT_ROW = re.compile(r"(?m)^\| (?P<number>[A-Z]\d+) \| (?P<fault>.*?) \| `(?P<reason>\w+)` \| (?P<message>.*?) \|")
+FAULT_ROW = re.compile(r"(?m)^\| (?P<number>[A-Z]\d+) \| (?P<fault>.*?) \| (?P<reasons>.*?) \| (?P<message>.*?) \|")
 
 
 def generated_pages(root: Path) -> dict[str, str]:
@@ -36,7 +36,7 @@ def reason_page(reason: Reason, faults: list[dict[str, str]]) -> str:
 
     Args:
         reason: the reason.
-        faults: rows of the table of faults, each with its `number`, `fault`, `reason` and `message`.
+        faults: rows of the table of faults, each with its `number`, `fault`, `reasons` and `message`.
     """
     lines = [f"# {reason.value}", "", sentence(reason.sentence), "", HEADINGS[reason.kind][1], ""]
     if reason.next_step:
@@ -49,7 +49,7 @@ def reason_page(reason: Reason, faults: list[dict[str, str]]) -> str:
         "`torchyard explain NAME` shows the message with its evidence, the first cause of each round, and events.",
         "",
     ]
-    if rows := [row for row in faults if row["reason"] == reason.value]:
+    if rows := [row for row in faults if f"`{reason.value}`" in row["reasons"]]:
         lines += ["## Faults with this reason", "", "|  | Fault | What you read |", "| -- | -- | -- |"]
         lines += [f"| [{row['number']}](../../faults.md) | {row['fault']} | {row['message']} |" for row in rows]
     return "\n".join(lines).rstrip() + "\n"
