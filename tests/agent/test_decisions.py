@@ -86,6 +86,8 @@ def test_metrics_beyond_those_of_a_status_are_named_in_a_warning():
         "first",
         "the status has at most 64 metrics; m64 and later ones are left out. Report fewer metrics",
     ]
+    (sent,) = reports.trimmed([{**report, "nonFiniteMetrics": {"x": {"value": "NaN", "step": 1}}}])
+    assert (list(sent["nonFiniteMetrics"]), len(sent["metrics"])) == (["x"], 63)
 
 
 @pytest.mark.parametrize(
@@ -98,9 +100,17 @@ def test_a_report_that_cannot_be_read_is_as_if_it_were_not_there(tmp_path, text)
     assert read.all() == []
 
 
-def test_metrics_of_a_report_are_its_finite_numbers():
-    raw = {"round": 1, "rank": 0, "step": 1, "metrics": {"a": 1, "b": float("nan"), "c": "2", "d": None, "e": True}}
-    assert reports.understood(raw)["metrics"] == {"a": 1}
+def test_metrics_of_a_report_are_its_finite_numbers_and_the_others_have_a_name_and_a_step():
+    metrics = {"a": 1, "b": float("nan"), "c": "2", "d": None, "e": True, "f": "-inf", "g": 3.0}
+    raw = {"round": 1, "rank": 0, "step": 7, "metrics": metrics, "nonFiniteMetrics": {"g": {"value": "NaN", "step": 4}}}
+    raw["nonFiniteMetrics"] |= {"h": 3, "i": {"value": "huge", "step": 1}, "j": {"value": "NaN"}}
+    read = reports.understood(raw, {"nonFiniteMetrics": {"b": {"value": "NaN", "step": 5}}})
+    assert read["metrics"] == {"a": 1}
+    assert read["nonFiniteMetrics"] == {
+        "b": {"value": "NaN", "step": 5},
+        "f": {"value": "-Infinity", "step": 7},
+        "g": {"value": "NaN", "step": 4},
+    }
 
 
 def test_a_joined_report_keeps_the_larger_step_and_both_sets_of_metrics():
@@ -118,11 +128,8 @@ def test_a_joined_report_keeps_the_larger_step_and_both_sets_of_metrics():
         }
     )
     joined = reports.join(counted, told)
-    assert (joined["step"], joined["metrics"], joined["throughput"]) == (
-        107,
-        {"a": 1.0, "loss": 0.5},
-        {"stepsPerSecond": 2.0},
-    )
+    assert (joined["step"], joined["throughput"]) == (107, {"stepsPerSecond": 2.0})
+    assert {name: str(value) for name, value in joined["metrics"].items()} == {"a": "1.0", "loss": "0.5", "bad": "nan"}
     assert reports.join(None, {"metrics": {"loss": 1.0}}) is None
     with pytest.raises(ValueError, match="trainerStatus"):
         reports.from_kubeflow({"trainerStatus": 3})

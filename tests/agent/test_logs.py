@@ -6,6 +6,7 @@ import re
 import pytest
 
 from torchyard_agent.telemetry.logs import RankLog, bound_stderr
+from torchyard_agent.telemetry.patterns import Patterns
 
 
 def test_a_rank_log_keeps_last_lines_bounded_survives_rotation_and_starts_where_the_round_starts(tmp_path, monkeypatch):
@@ -33,6 +34,7 @@ def test_a_rank_log_keeps_last_lines_bounded_survives_rotation_and_starts_where_
     assert path.read_bytes() == b"after the cut"
 
 
+LOSS = Patterns([re.compile(r"loss=(?P<loss>[\d.]+)")])
 MEBIBYTE = 1 << 20
 
 
@@ -97,7 +99,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize(("pieces", "losses", "last"), OUTPUTS.values(), ids=OUTPUTS)
 def test_every_update_of_a_metric_is_found_and_evidence_reads_as_on_a_terminal(tmp_path, pieces, losses, last):
-    log, path = RankLog(tmp_path, 0, [re.compile(r"loss=(?P<loss>[\d.]+)")]), tmp_path / "rank-0.log"
+    log, path = RankLog(tmp_path, 0, LOSS), tmp_path / "rank-0.log"
     found = []
     for piece in pieces:
         with path.open("ab") as file:
@@ -111,7 +113,7 @@ def test_every_update_of_a_metric_is_found_and_evidence_reads_as_on_a_terminal(t
 
 
 def test_a_progress_bar_is_followed_before_it_closes(tmp_path):
-    log, path = RankLog(tmp_path, 0, [re.compile(r"loss=(?P<loss>[\d.]+)")]), tmp_path / "rank-0.log"
+    log, path = RankLog(tmp_path, 0, LOSS), tmp_path / "rank-0.log"
     path.write_bytes(b"".join(b"\r%5d/20000 loss=%d.5 |#####" % (step, step) for step in range(20_000)))
     assert log.follow() == []
     assert [match["loss"] for match in log.matches] == [step + 0.5 for step in range(19_999)]

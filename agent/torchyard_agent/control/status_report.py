@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Tuple
 
 from torchyard_agent.control.rounds import RoundState
+from torchyard_agent.telemetry.readings import values_of
 
 _BEFORE_STEPS = ("init", "compile", "restore")
 
@@ -37,12 +38,12 @@ def _milestones(reports: List[Dict[str, Any]]) -> List[Any]:
             report.get("step", 0) > 0,
             report.get("phase") in _BEFORE_STEPS,
             (report.get("checkpoint") or {}).get("step"),
-            _rungs(report.get("metrics")),
+            _rungs(values_of(report)),
         )
         for report in reports
     ]
 
 
-def _rungs(metrics: Any) -> int:
-    """Return how many values at rungs are among the metrics, by which a sweep decides."""
-    return sum("@" in str(name) for name in metrics) if isinstance(metrics, dict) else 0
+def _rungs(values: Dict[str, float]) -> int:
+    """Return how many values at rungs there are, by which a sweep decides."""
+    return sum("@" in name for name in values)

@@ -16,6 +16,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, BinaryIO, Deque, Dict, List, Optional, Tuple
 
+from torchyard_agent.telemetry.readings import as_json, values_of
 from torchyard_agent.telemetry.reports import from_patterns
 
 POINTS = 100_000  # that wait for a slow volume; more are dropped
@@ -53,7 +54,7 @@ class Axis:
 
     def of_report(self, report: Dict[str, Any]) -> List[Tuple[int, Dict[str, float]]]:
         """Return step and metrics of a report, nothing if they are unchanged."""
-        latest = (report["step"], report.get("metrics") or {})
+        latest = (report["step"], values_of(report))
         fresh = latest != self._reported and bool(latest[1])
         self._reported = latest
         return [latest] if fresh else []
@@ -110,7 +111,7 @@ class Curves:
                     points = self._take()
                     if not points:
                         return
-                    lines.writelines(json.dumps({"step": step, **values}) + "\n" for step, _, values in points)
+                    lines.writelines(_line(step, values) for step, _, values in points)
                     lines.flush()
                     if self._tensorboard:
                         events = events or _event_file(self._folder / "tensorboard")
@@ -126,6 +127,12 @@ class Curves:
             points = list(self._waiting)
             self._waiting.clear()
         return points
+
+
+def _line(step: int, values: Dict[str, float]) -> str:
+    """Return a line of strict JSON, in which a value that is not finite is a text: `"NaN"`."""
+    numbers = {name: as_json(value) for name, value in values.items()}
+    return json.dumps({"step": step, **numbers}, allow_nan=False) + "\n"
 
 
 def _is_torn(path: Path) -> bool:

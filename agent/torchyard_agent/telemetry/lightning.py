@@ -96,7 +96,7 @@ def _callback(package: str) -> Type[Any]:
         def _report(self, trainer: Any, *, metrics: bool = False) -> None:
             with contextlib.suppress(Exception):
                 self.step = trainer.global_step
-                known: Dict[str, Any] = _numbers(trainer.callback_metrics) if metrics else {}
+                known: Dict[str, Any] = _metrics(trainer.callback_metrics) if metrics else {}
                 report(self.step, total_steps=self.total, epoch=trainer.current_epoch, **known)
 
     return Reporter
@@ -106,8 +106,8 @@ def _new_callback(package: str) -> Any:
     return _callback(package)()
 
 
-def _numbers(metrics: Any) -> Dict[str, float]:
-    return {name: float(value) for name, value in metrics.items() if name not in _TAKEN}
+def _metrics(metrics: Any) -> Dict[str, Any]:
+    return {name: value for name, value in metrics.items() if name not in _TAKEN}
 
 
 _TAKEN = {"step", "total_steps", "epoch", "phase", "checkpoint_step"}  # what `report` calls otherwise

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import stat
 from collections import deque
 from pathlib import Path
-from typing import Deque, Dict, List, Mapping, Optional, Pattern, Sequence
+from typing import Deque, Dict, List
+
+from torchyard_agent.telemetry.patterns import Patterns
 
 KEPT_LINES = 200
 _LINE_CHARACTERS = 1000
@@ -20,6 +21,7 @@ _STDERR_BYTES = 1 << 20
 _OVERWRITE = re.compile(rb"[\r\b]+")
 # Colours and cursor movements (CSI), window titles and links (OSC).
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z^_])")
+NO_PATTERNS = Patterns(())
 
 
 def bound_stderr(descriptor: int = 2, most: int = _STDERR_BYTES) -> None:
@@ -41,7 +43,7 @@ class RankLog:
         matches: values of each matching line that was read by the last `follow` or `finish`, in order.
     """
 
-    def __init__(self, log_dir: Path, rank: int, patterns: Sequence[Pattern[str]] = ()) -> None:
+    def __init__(self, log_dir: Path, rank: int, patterns: Patterns = NO_PATTERNS) -> None:
         self.path = log_dir / f"rank-{rank}.log"
         self.rank = rank
         self.lines: Deque[str] = deque(maxlen=KEPT_LINES)
@@ -138,28 +140,11 @@ class RankLog:
                 left = left - len(data) if data else 0
 
     def _match(self, line: str) -> None:
-        if not self._patterns:
-            return
-        plain, found = _ESCAPES.sub("", line), {}
-        for pattern in self._patterns:
-            match = pattern.search(plain)
-            if match:
-                found.update(_numbers(match.groupdict()))
-        if found:
-            self.matches.append(found)
+        if self._patterns is not NO_PATTERNS:
+            values = self._patterns.values(_ESCAPES.sub("", line))
+            if values:
+                self.matches.append(values)
 
 
 def _text(line: bytes) -> str:
     return line.decode("utf-8", "replace")[:_LINE_CHARACTERS]
-
-
-def _numbers(groups: Mapping[str, Optional[str]]) -> Dict[str, float]:
-    numbers = {}
-    for name, text in groups.items():
-        try:
-            value = float((text or "").replace(",", ""))
-        except ValueError:
-            continue
-        if math.isfinite(value):
-            numbers[name] = value
-    return numbers

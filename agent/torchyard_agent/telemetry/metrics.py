@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from torchyard_agent.telemetry.readings import non_finite_name, values_of
 
 _STATES = ("starting", "ready", "running", "stopping", "exiting")
 _GPU = {
@@ -23,7 +26,7 @@ def render(status: Dict[str, Any]) -> str:
     for name, labels, value in _samples(status):
         if isinstance(value, (int, float)):
             families.setdefault(f"torchyard_{name}", []).append(
-                f"torchyard_{name}{_labels(labels)} {float(value):.17g}"
+                f"torchyard_{name}{_labels(labels)} {_text(float(value))}"
             )
     return "".join(f"# TYPE {name} gauge\n" + "\n".join(lines) + "\n" for name, lines in families.items())
 
@@ -51,8 +54,12 @@ def _progress(report: Dict[str, Any]) -> Iterator[Sample]:
     yield "report_timestamp_seconds", rank, report.get("time")
     for name, value in (report.get("throughput") or {}).items():
         yield f"throughput_{_name(name)}", rank, value
-    for name, value in (report.get("metrics") or {}).items():
+    for name, value in values_of(report).items():
         yield "metric", {"name": name, **rank}, value
+
+
+def _text(value: float) -> str:
+    return f"{value:.17g}" if math.isfinite(value) else non_finite_name(value).replace("Infinity", "Inf")
 
 
 def _name(camel: str) -> str:

@@ -28,7 +28,7 @@ class Milestones:
         Args:
             step: steps done so far.
             total: steps of the whole run; None, or not above 0: unknown.
-            metrics: newest values, with those that were kept before.
+            metrics: newest values, with those that were kept before; one that is not finite is a value, too.
         """
         if self.metric not in metrics or not total or total <= 0:
             return {}

@@ -8,18 +8,21 @@ owner at a time: a program that writes it itself, or calls `report`, silences th
 from __future__ import annotations
 
 import atexit
+import contextlib
 import math
 import os
+import sys
 import threading
 import time
 from collections import deque
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
 
 from torchyard_agent.files import read_json, write_json
 from torchyard_agent.telemetry import observation
 from torchyard_agent.telemetry.milestones import MILESTONES, TOTAL_STEPS, Milestones, read_milestones
+from torchyard_agent.telemetry.readings import overlaid, values_of, with_values
 
 INTERVAL = 1.0
 _RATE_WINDOW = 30.0
@@ -109,6 +112,10 @@ def _identity(path: Path) -> Optional[Tuple[int, int]]:
     return status.st_ino, status.st_mtime_ns
 
 
+_MOST_STEPS = 2**53
+_MOST_WARNINGS = 8
+
+_warned: Set[str] = set()  # names of values that were left out
 _writer: Optional[ReportWriter] = None
 _silence: List[Callable[[], None]] = []  # what `report` stops before it takes the file over
 
@@ -124,43 +131,50 @@ def report(
 ) -> None:
     """Report to TorchYard how far the training is. Cheap enough for every step; outside TorchYard it does nothing.
 
+    A value that is not a number is left out, with a warning the first time: a report never ends a training.
+
     Args:
         step: optimizer steps done so far, over all rounds.
         total_steps: steps the whole run will take, if known.
         epoch: passes over the data, fractions allowed.
         phase: `init`, `compile`, `restore`, `rollout`, `step`, `eval`, `save`, `export` or `drain`.
         checkpoint_step: step of the newest durable checkpoint.
-        metrics: finite numbers, such as `loss=0.7`; others are left out.
+        metrics: numbers, such as `loss=0.7`. NaN and infinity are shown as such.
     """
     global _writer  # noqa: PLW0603 - one report file a process
     if "TORCHYARD_ROUND" not in os.environ or "TORCHYARD_RUN_DIR" not in os.environ:
         return
-    numbers = {name: _number(name, value) for name, value in metrics.items()}
     writer = _writer
     fresh = writer is None or writer.pid != os.getpid()
     if writer is None or fresh:
         for stop in _silence:
             stop()
         _writer = writer = ReportWriter(Path(os.environ["TORCHYARD_RUN_DIR"]), dict(os.environ), yields=False)
-    document = dict(writer.document, step=int(step), counter=writer.document["counter"] + 1, phase=phase)
-    if phase != writer.document["phase"]:
+    document = dict(writer.document, counter=writer.document["counter"] + 1, phase=str(phase))
+    if document["phase"] != writer.document["phase"]:
         document["phaseSince"] = time.time()
-    if total_steps is not None:
-        document["totalSteps"] = int(total_steps)
-    if epoch is not None:
-        document["epoch"] = float(epoch)
+    for name, called, value in (("step", "step", step), ("totalSteps", "total_steps", total_steps)):
+        count = _count(document, called, value)
+        if count is not None:
+            document[name] = count
+    passes = None if epoch is None else _number(document, "epoch", epoch)
+    if passes is not None and math.isfinite(passes):
+        document["epoch"] = passes
     known = writer.document.get("checkpoint", {}).get("step")
-    if checkpoint_step is not None:
-        document["checkpoint"] = {"step": int(checkpoint_step), "time": time.time()}
-    finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
-    document["metrics"] = {**document.get("metrics", {}), **finite}
+    saved = _count(document, "checkpoint_step", checkpoint_step)
+    if saved is not None:
+        document["checkpoint"] = {"step": saved, "time": time.time()}
+    numbers = {name: _number(document, name, value) for name, value in metrics.items()}
+    values = {name: value for name, value in numbers.items() if value is not None}
+    document = with_values(document, values, document["step"])
     passed = _passed(document)
-    # First, since the number of metrics is limited.
-    document["metrics"] = {**passed, **document["metrics"]}
+    if passed:
+        # First, since the number of metrics is limited.
+        document = overlaid(with_values({}, passed, document["step"]), document)
     writer.document = document  # one assignment: the writing thread sees the old document or the new one
     if fresh:
         writer.start()
-    if passed or (checkpoint_step is not None and checkpoint_step != known):
+    if passed or (saved is not None and saved != known):
         writer.write()
 
 
@@ -171,7 +185,7 @@ def _passed(document: Dict[str, Any]) -> Dict[str, float]:
         return {}
     given = os.environ.get(TOTAL_STEPS, "")
     total = document.get("totalSteps") or (int(given) if given.isdecimal() else None)
-    return milestones.passed(document["step"], total, document["metrics"])
+    return milestones.passed(document["step"], total, values_of(document))
 
 
 @lru_cache(maxsize=1)
@@ -179,12 +193,42 @@ def _milestones(text: str) -> Optional[Milestones]:
     return read_milestones({MILESTONES: text})
 
 
-def _number(name: str, value: Any) -> float:
+def _count(document: Dict[str, Any], name: str, value: Any) -> Optional[int]:
+    """Return a number of steps; None, with a warning, if `value` is none. No value is None without a warning."""
+    if value is None and name != "step":
+        return None
+    count = _number(document, name, value)
+    if count is not None and not 0 <= count < _MOST_STEPS:
+        _warn(document, name, f"{count:g} is not a number of steps")
+        return None
+    return None if count is None else int(count)
+
+
+def _number(document: Dict[str, Any], name: str, value: Any) -> Optional[float]:
+    """Return a value as a number; None, with a warning, if it is none. Any class may fail in any way here."""
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # the last one: a tensor of several elements
-        fix = "give each metric a keyword and one number: report(step=3, loss=0.7)"
-        raise TypeError(f"report(): {name} must be a number, not {type(value).__name__} ({error}); {fix}") from error
+    except Exception as error:  # noqa: BLE001 - see above
+        _warn(document, name, f"it must be a number, not {type(value).__name__} ({_shortened(error)})")
+        return None
+
+
+def _shortened(error: Exception) -> str:
+    try:
+        return str(error)[:100]
+    except Exception:  # noqa: BLE001 - it is the program's own
+        return type(error).__name__
+
+
+def _warn(document: Dict[str, Any], name: str, what: str) -> None:
+    """Add a warning to the report, and print it, the first time that a value of this name is left out."""
+    if name in _warned or len(_warned) == _MOST_WARNINGS:
+        return
+    _warned.add(name)
+    text = f"report(): {name} is left out: {what}; give each metric a keyword and one number: report(step=3, loss=0.7)"
+    document["warnings"] = [*document.get("warnings", []), text][-_MOST_WARNINGS:]
+    with contextlib.suppress(Exception):
+        print(f"torchyard: {text}", file=sys.stderr)
 
 
 def silence_with(stop: Callable[[], None]) -> None:

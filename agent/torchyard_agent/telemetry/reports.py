@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from torchyard_agent.files import is_number, is_text, is_whole, read_json
 from torchyard_agent.telemetry.milestones import Milestones
+from torchyard_agent.telemetry.readings import (
+    METRICS,
+    NON_FINITE,
+    number,
+    overlaid,
+    understood_values,
+    values_of,
+    with_values,
+)
 
 _TRIMMED = (
     "round",
@@ -39,7 +47,7 @@ _REQUIRED = ("round", "rank", "step")
 _KINDS: Dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("round", "rank", "localRank", "pid", "counter", "step", "totalSteps", "roundSteps"), is_whole),
     **dict.fromkeys(("time", "epoch", "phaseSince", "aloneSeconds"), is_number),
-    **dict.fromkeys(("metrics", "throughput", "batch"), lambda value: isinstance(value, dict)),
+    **dict.fromkeys(("throughput", "batch"), lambda value: isinstance(value, dict)),
     **dict.fromkeys(("phase", "device"), is_text),
     "checkpoint": lambda value: isinstance(value, dict) and is_whole(value.get("step")),
     "warnings": lambda value: isinstance(value, list),
@@ -48,16 +56,24 @@ _KINDS: Dict[str, Callable[[Any], bool]] = {
 }
 
 
-def understood(raw: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+def understood(raw: Dict[str, Any], before: Optional[Dict[str, Any]] = None) -> Optional[Dict[str, Any]]:
     """Return the fields of a report file that are of the kind they should be: any program in any language may write it.
 
-    None if `round`, `rank` or `step` is not among them.
+    Args:
+        raw: what the file says.
+        before: the last report of the same rank.
+
+    Returns:
+        None if `round`, `rank` or `step` is not among the fields.
     """
     report = {name: value for name, value in raw.items() if name in _KINDS and _KINDS[name](value)}
-    for name in ("metrics", "throughput"):
-        if name in report:
-            report[name] = {key: value for key, value in report[name].items() if is_number(value)}
-    return report if all(name in report for name in _REQUIRED) else None
+    if not all(name in report for name in _REQUIRED):
+        return None
+    if "throughput" in report:
+        report["throughput"] = {key: value for key, value in report["throughput"].items() if is_number(value)}
+    if isinstance(raw.get(METRICS), dict) or isinstance(raw.get(NON_FINITE), dict):
+        report.update(understood_values(raw, report["step"], before or {}))
+    return report
 
 
 def from_kubeflow(body: Any) -> Dict[str, Any]:
@@ -72,7 +88,9 @@ def from_kubeflow(body: Any) -> Dict[str, Any]:
     numbers = {}
     for metric in status.get("metrics") or []:
         with contextlib.suppress(TypeError, KeyError, ValueError, OverflowError):
-            numbers[str(metric["name"])] = float(metric["value"])
+            value = number(str(metric["value"]))
+            if value is not None:
+                numbers[str(metric["name"])] = value
     return _split(numbers, _FIELDS)
 
 
@@ -82,14 +100,17 @@ def from_patterns(metrics: Dict[str, float]) -> Dict[str, Any]:
 
 
 def _split(numbers: Dict[str, float], fields: Dict[str, str]) -> Dict[str, Any]:
-    finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
-    report: Dict[str, Any] = {fields[name]: value for name, value in finite.items() if name in fields}
+    """Return the fields among the numbers, and in `metrics` all others, also those that are not finite."""
+    stated = {fields[name]: value for name, value in numbers.items() if name in fields}
+    report: Dict[str, Any] = {name: value for name, value in stated.items() if is_number(value)}
     for name in ("step", "totalSteps"):
         if name in report:
             report[name] = int(report[name])
-    metrics = {name: value for name, value in finite.items() if name not in fields}
+            if not is_whole(report[name]) or report[name] < 0:
+                del report[name]
+    metrics = {name: value for name, value in numbers.items() if name not in fields}
     if metrics:
-        report["metrics"] = metrics
+        report[METRICS] = metrics
     return report
 
 
@@ -101,7 +122,7 @@ def join(report: Optional[Dict[str, Any]], extra: Dict[str, Any]) -> Optional[Di
     if not extra:
         return report
     base = report or {}
-    joined = {**base, **extra, "metrics": {**base.get("metrics", {}), **extra.get("metrics", {})}}
+    joined = overlaid(base, extra)
     if "step" in joined:
         joined["step"] = max(base.get("step", 0), extra.get("step", 0))
     if "step" in extra:
@@ -115,11 +136,16 @@ def trimmed(reports: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     for report in reports:
         if report.get("localRank", 0) == 0:
             whole = dict(report)
-            metrics = report.get("metrics", {})
-            whole["metrics"] = dict(list(metrics.items())[:_MAX_METRICS])
+            # First those that are not finite: one that is missing would look as if it had its last value.
+            others = dict(list(report.get(NON_FINITE, {}).items())[:_MAX_METRICS])
+            most = _MAX_METRICS - len(others)
+            metrics = report.get(METRICS, {})
+            whole[METRICS] = dict(list(metrics.items())[:most])
+            if others:
+                whole[NON_FINITE] = others
             warnings = report.get("warnings", [])
-            if len(metrics) > _MAX_METRICS:
-                warnings = [*warnings, _TOO_MANY.format(most=_MAX_METRICS, name=list(metrics)[_MAX_METRICS][:64])]
+            if len(metrics) > most:
+                warnings = [*warnings, _TOO_MANY.format(most=_MAX_METRICS, name=list(metrics)[most][:64])]
             whole["warnings"] = [str(text)[:200] for text in warnings[-5:]]
             if "artifacts" in report:
                 whole["artifacts"] = report["artifacts"][:_MAX_ARTIFACTS]
@@ -160,7 +186,7 @@ class Reports:
         self._lines: Dict[int, int] = {}
         self._procs = procs
         self._milestones, self._total_steps = milestones, total_steps
-        self._kept: Dict[int, Dict[str, float]] = {}  # milestones by local rank
+        self._kept: Dict[int, Dict[str, Any]] = {}  # milestones by local rank, as in a report
 
     def read(self) -> None:
         """Look at the files again; those that are broken or of another round are as if they were not there."""
@@ -173,7 +199,7 @@ class Reports:
             if self._mtimes.get(local_rank) == mtime:
                 continue
             self._mtimes[local_rank] = mtime
-            report = understood(read_json(path) or {})
+            report = understood(read_json(path) or {}, self._files.get(local_rank))
             if report is not None and report["round"] == self._round:
                 self._files[local_rank] = dict(report, localRank=local_rank)
                 self._keep(local_rank)
@@ -185,8 +211,10 @@ class Reports:
         """
         self._lines[local_rank] = self._lines.get(local_rank, 0) + lines
         known = self._extra.get(local_rank, {})
-        metrics = {**known.get("metrics", {}), **fields.get("metrics", {})}
-        self._extra[local_rank] = {**known, **fields, "metrics": metrics, "time": time.time()}
+        values, stated = fields.get(METRICS, {}), {name: value for name, value in fields.items() if name != METRICS}
+        self._extra[local_rank] = {**known, **stated, "time": time.time()}
+        step = (self._joined(local_rank) or {}).get("step", 0)
+        self._extra[local_rank] = with_values(self._extra[local_rank], values, step)
         self._keep(local_rank)
 
     def counted(self, local_rank: int) -> int:
@@ -215,8 +243,8 @@ class Reports:
             report = {"totalSteps": self._total_steps, **report}
         if self._milestones is not None:
             # First, since the number of metrics is limited.
-            report = {**report, "metrics": {**self._kept.get(local_rank, {}), **report.get("metrics", {})}}
-            if "totalSteps" not in report and self._milestones.metric in report["metrics"]:
+            report = overlaid(self._kept.get(local_rank, {}), report)
+            if "totalSteps" not in report and self._milestones.metric in values_of(report):
                 missing = _NO_TOTAL.format(metric=self._milestones.metric)
                 report["warnings"] = [*report.get("warnings", []), missing]
         return report
@@ -226,6 +254,6 @@ class Reports:
         report = self._joined(local_rank) if self._milestones is not None else None
         if self._milestones is None or report is None:
             return
-        passed = self._milestones.passed(report["step"], report.get("totalSteps"), report["metrics"])
+        passed = self._milestones.passed(report["step"], report.get("totalSteps"), values_of(report))
         if passed:
-            self._kept.setdefault(local_rank, {}).update(passed)
+            self._kept[local_rank] = with_values(self._kept.get(local_rank, {}), passed, report["step"])

@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Set
 
 from torchyard_agent.exit_codes import ExitCode
-from torchyard_agent.files import head, is_text, read_json, write_json
+from torchyard_agent.files import head, is_text, read_json, try_write_json, write_json
 from torchyard_agent.settings import Settings
 from torchyard_agent.telemetry.curves import Axis, Curves
 from torchyard_agent.telemetry.digest import digest
 from torchyard_agent.telemetry.hang_detector import HangDetector, Hung, find_hung_rank
-from torchyard_agent.telemetry.logs import RankLog
+from torchyard_agent.telemetry.logs import NO_PATTERNS, RankLog
 from torchyard_agent.telemetry.memory import Memory
 from torchyard_agent.telemetry.output import LITTLE_SPACE, free_space
+from torchyard_agent.telemetry.patterns import Patterns
 from torchyard_agent.telemetry.reports import Reports, from_patterns
 from torchyard_agent.workers import failure, stacks
 from torchyard_agent.workers.command import Torchrun
@@ -106,7 +107,9 @@ class RoundRun:
         self.hung: Optional[Hung] = None
         self.standstill = HangDetector(settings.stall_seconds)
         _clean(settings.run_dir)
-        self.logs = [RankLog(settings.log_dir, rank, settings.patterns) for rank in self.ranks]
+        self._patterns = Patterns(settings.patterns) if settings.patterns else NO_PATTERNS
+        self._pattern_warnings = 0
+        self.logs = [RankLog(settings.log_dir, rank, self._patterns) for rank in self.ranks]
         self.reports = Reports(
             settings.run_dir,
             self.number,
@@ -155,8 +158,15 @@ class RoundRun:
                 matches[local_rank] = log.matches
         self.reports.read()
         self._store(matches)
+        self._warn_of_numbers()
         self.memory.follow()
         return fresh
+
+    def _warn_of_numbers(self) -> None:
+        warnings = self._patterns.warnings
+        if len(warnings) > self._pattern_warnings:
+            self._pattern_warnings = len(warnings)
+            try_write_json(self.settings.run_dir / "notice.patterns.json", {"notices": warnings})
 
     def _store(self, matches: Dict[int, List[Dict[str, float]]]) -> None:
         """Append to the curves what one rank printed or, where no pattern reads its output, reported."""
