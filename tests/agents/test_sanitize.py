@@ -92,6 +92,7 @@ def nearly(**usual):
     nearly(
         round=1, rank=0, step=3, localRank=0, counter=8, time=1.5, totalSteps=10, epoch=0.5, phase="step",
         phaseSince=1.0, metrics={"loss": 1}, throughput={"stepsPerSecond": 3.5}, warnings=["hot"],
+        nonFiniteMetrics={"gain": {"value": "NaN", "step": 2}},
         checkpoint={"step": 2, "time": 1.0, "path": "/checkpoints", "bytes": 10, "saveSeconds": 0.1},
         batch={"perProcess": 4, "global": 8, "accumulation": 2},
     )

@@ -1,11 +1,13 @@
 """The loss curve shows what happened, in the space it is given, whatever arrives."""
 
+import math
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchyard.cli.views.curve import BLANK, History, StoredCurve, draw
+from torchyard.cli.views.curve import BLANK, History, StoredCurve, draw, gaps
+from torchyard.client.metrics import table_of
 
 
 def rows_of(lines: list[str]) -> list[set[int]]:
@@ -37,7 +39,11 @@ def test_too_little_to_draw_is_nothing() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 10**9), st.floats(-1e12, 1e12)), max_size=300, unique_by=lambda point: point[0]),
+    st.lists(
+        st.tuples(st.integers(0, 10**9), st.floats(allow_nan=False, allow_infinity=False)),
+        max_size=300,
+        unique_by=lambda point: point[0],
+    ),
     st.integers(1, 60),
     st.integers(1, 8),
 )
@@ -88,6 +94,25 @@ def test_a_stored_curve_has_every_point_as_it_is_appended_and_passes_over_other_
         file.write('{"step": 3, "loss": 1}\n{"step"')
     assert curve.follow()
     assert curve.history.points == [(1, 3), (2, 2), (3, 1)]
+
+
+def test_values_that_are_not_finite_are_a_gap_with_marks_and_a_count(tmp_path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    values = ["3", "2", *['"NaN"'] * 6, "NaN", '"-Infinity"', "2", "1"]
+    path.write_text("".join(f'{{"step": {step}, "loss": {value}}}\n' for step, value in enumerate(values)))
+    curve = StoredCurve(path, "loss")
+    assert curve.follow()
+    lines = draw(curve.history.points, 12, 3)
+    assert [len(line) for line in lines] == [12] * 3
+    assert "×××××" in lines[-1]  # noqa: RUF001
+    assert all(not rows for rows in rows_of([line[4:7].replace("×", chr(BLANK)) for line in lines]))  # noqa: RUF001
+    assert gaps(curve.history.points) == "× 8 of 12 points not finite, first at step 2"  # noqa: RUF001
+    assert gaps([(0, 1.0)]) == ""
+    assert table_of(path).column("loss")[-3:] == [(9, -math.inf), (10, 2), (11, 1)]
+
+
+def test_a_curve_without_a_finite_value_is_marks_alone() -> None:
+    assert draw([(0, math.nan), (9, math.inf)], 4, 2) == [chr(BLANK) * 4, f"×{chr(BLANK) * 2}×"]  # noqa: RUF001
 
 
 def test_a_line_without_an_end_is_left_behind(tmp_path, monkeypatch) -> None:

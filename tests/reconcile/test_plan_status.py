@@ -6,7 +6,7 @@ from tests.support.reconcile.scenarios import condition, fail, recover
 from tests.support.reconcile.world import START, World
 
 from torchyard.api.spec_workload import Metrics, Milestones, Trainer
-from torchyard.api.status import MAX_METRICS
+from torchyard.api.status import MAX_METRICS, NonFiniteMetric
 from torchyard.reconcile.actions import EmitEvent, WriteStatus
 from torchyard.reconcile.observed import GpuReport, RankReport
 from torchyard.reconcile.plan import plan
@@ -42,6 +42,35 @@ def test_a_value_at_a_milestone_stays_as_it_was_reported_first():
     both = first | {"loss@30%": 0.3}
     assert kept == [first | {"loss": 0.5}, first | {"loss": 0.4}, both | {"loss": 0.3}, both]
     assert len(world.status.metrics) == MAX_METRICS
+
+
+def test_a_metric_that_is_not_finite_leaves_the_finite_ones_until_it_is_finite_again():
+    world = World(1).to_running()
+    milestones = Milestones(metric="loss", percents=[10, 30])
+    world.job = replace(world.job, spec=replace(world.job.spec, metrics=Metrics(milestones=milestones)))
+    nan = NonFiniteMetric(value="NaN", step=2)
+    reported = [
+        ({"loss": 0.5}, {}),
+        ({}, {"loss": nan, "loss@10%": nan}),
+        ({}, {}),
+        ({"loss": 0.4, "loss@10%": 0.4}, {}),
+        ({f"m{number}": 1.0 for number in range(90)}, {f"z{number}": nan for number in range(90)}),
+    ]
+    shown = []
+    for step, (metrics, others) in enumerate(reported, 1):
+        agent = world.agents[world.at(0)]
+        report = replace(agent.reports[0], step=step, metrics=metrics, non_finite_metrics=others)
+        world.agents[world.at(0)] = replace(agent, reports=(report,))
+        world.settle()
+        shown.append((world.status.metrics, world.status.non_finite_metrics))
+    assert shown[:-1] == [
+        ({"loss": 0.5}, {}),
+        ({}, {"loss": nan, "loss@10%": nan}),
+        ({}, {"loss": nan, "loss@10%": nan}),
+        ({"loss": 0.4}, {"loss@10%": nan}),
+    ]
+    metrics, others = shown[-1]
+    assert (metrics, len(others), "loss@10%" in others) == ({}, MAX_METRICS, True)
 
 
 @pytest.mark.parametrize(("made", "rate"), [(None, 3.0), (20, 2.0), (1, None), (0, None), (-1, None)])

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -40,8 +41,9 @@ def value_of(number, percent):
 class World:
     """Trials that train at any pace, and a controller that may die between two of its writes."""
 
-    def __init__(self, spec, *, fails=()):
+    def __init__(self, spec, *, fails=(), diverges=None):
         self.spec, self.fails = spec, fails
+        self.diverges = diverges or {}
         self.trials: dict[int, Trial] = {}
         self.writes: list[tuple] = []
         self.percents: dict[int, int] = {}
@@ -90,13 +92,18 @@ class World:
         before, percent = self.percents[number], min(100, self.percents[number] + steps)
         self.percents[number] = percent
         passed = [rung for rung in rungs(EarlyStopping(name="asha")) if before < rung <= percent]
-        known = {f"score@{rung}%": value_of(number, rung) for rung in passed}
-        metrics = {**trial.metrics, **known, "score": value_of(number, percent)}
+        known = {f"score@{rung}%": self.value_of(number, rung) for rung in passed}
+        metrics = {**trial.metrics, **known, "score": self.value_of(number, percent)}
         ended = State.FAILED if number in self.fails else State.SUCCEEDED
         state = State.RUNNING if percent < 100 else ended
         busy = sum(not each.at_rest for each in self.trials.values())
         assert busy <= self.spec.parallel_trials
         self.trials[number] = replace(trial, metrics=metrics, state=state)
+
+    def value_of(self, number, percent):
+        """What a trial reports: the name of what is no number, from the percent on at which it diverges."""
+        since, value = self.diverges.get(number, (101, ""))
+        return value if percent >= since else value_of(number, percent)
 
     def decisions(self):
         """What was decided: parameters, thresholds, units and ends of all trials."""
@@ -115,6 +122,41 @@ def undisturbed(spec, **options):
         for number in list(world.trials):
             world.train(number, 10)
     raise AssertionError("the sweep does not end")
+
+
+NON_FINITE = st.sampled_from(["NaN", "Infinity", "-Infinity"])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from(["asha", "hyperband", "median", None]),
+    st.sampled_from(["minimize", "maximize"]),
+    st.dictionaries(st.integers(0, 11), st.tuples(st.integers(1, 100), NON_FINITE)),
+)
+def test_a_trial_that_is_not_finite_is_stopped_or_fails_and_is_never_continued_nor_the_best(stopping, goal, diverges):
+    spec = sweep(stopping=stopping, goal=goal, failed=12)
+    world = undisturbed(spec, diverges=diverges)
+    last = {number: outcomes_of(spec, trial)[-1] for number, trial in world.trials.items()}
+    for number, (since, value) in diverges.items():
+        outcome = last[number]
+        assert outcome.kind in {"stopped", "failed"} or outcome.percent < since
+        if outcome.percent < since:
+            assert (outcome.kind, outcome.non_finite) == ("stopped", None), "its value was worse than others before"
+        else:
+            assert (outcome.value, outcome.non_finite) == (None, value)
+            assert outcome.kind == ("failed" if outcome.percent == 100 else "stopped")
+            assert len(outcomes_of(spec, world.trials[number])) == len(world.trials[number].record.units)
+    best = best_of(spec, list(last.values()))
+    finite = [each.value for each in last.values() if each.kind == "complete"]
+    assert (best.value if best else None) == (max if goal == "maximize" else min)(finite, default=None)
+    assert all(
+        math.isfinite(value)
+        for trial in world.trials.values()
+        for unit in trial.record.units
+        for value in unit.thresholds.values()
+    )
+    for trial in world.trials.values():
+        assert msgspec.json.decode(msgspec.json.encode(trial.record), type=TrialRecord) == trial.record
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

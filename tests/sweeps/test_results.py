@@ -12,9 +12,10 @@ from rich.console import Console
 
 from torchyard.api.names import TRIAL
 from torchyard.api.resource import ObjectMeta, TrainingJob
-from torchyard.api.status import Progress, State, TrainingJobStatus
+from torchyard.api.status import NonFiniteMetric, Progress, State, TrainingJobStatus
 from torchyard.cli.views.sweep_page import page_of
 from torchyard.cli.views.sweep_table import line_of, table_of
+from torchyard.client.trials import TrialsTable
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.resource import TrialRecord, Unit
 from torchyard.sweeps.results import best_so_far, csv_of, results_of
@@ -74,6 +75,36 @@ def test_a_stopped_trial_has_the_value_of_its_rung_and_the_best_trial_is_complet
     assert RESULTS[2].progress == "10%", "that of its value, however far it got before it stopped"
     assert [each.number for each in RESULTS if each.best] == [1]
     assert best_so_far(SWEEP, RESULTS) == [2.0, 1.5]
+
+
+def test_a_trial_whose_objective_is_not_finite_fails_and_is_shown_as_such():
+    nan, negative = NonFiniteMetric(value="NaN", step=7), NonFiniteMetric(value="-Infinity", step=7)
+    ends = {
+        6: replace(JOBS[0].status, metrics={}, non_finite_metrics={"loss": negative}),
+        7: replace(JOBS[2].status, metrics={"loss": 1.0}, non_finite_metrics={"loss@10%": nan}),
+        8: replace(JOBS[4].status, metrics={}, non_finite_metrics={"loss": nan}),
+    }
+    jobs = JOBS | {
+        number: replace(job(number, status.state, {}, {LR: 0.01, KIND: "<a>"}), status=status)
+        for number, status in ends.items()
+    }
+    results = results_of(SWEEP, jobs)
+    assert [(each.outcome, each.value, each.non_finite) for each in results[6:]] == [
+        ("failed", None, "-Infinity"),
+        ("stopped", None, "NaN"),
+        ("running", None, "NaN"),
+    ]
+    assert results[6].why == "loss is -Infinity at its end (NotFinite)"
+    assert [each.number for each in results if each.best] == [1]
+    rows = [row.split(",") for row in csv_of(SWEEP, results).splitlines()]
+    assert [row[rows[0].index("loss")] for row in rows[-3:]] == ["-Infinity", "NaN", "NaN"]
+    console = Console(width=140, record=True, file=io.StringIO())
+    console.print(table_of(SWEEP, jobs))
+    assert "NaN" in console.export_text()
+    page = page_of(SWEEP, results, {})
+    assert "tune-7: NaN (stopped)" in page
+    assert "3 trials whose value is not finite" in page
+    assert "NaN" in str(TrialsTable(results))
 
 
 def test_the_table_and_its_line_name_the_best_trial():

@@ -157,7 +157,9 @@ def test_stopped_and_failed_trials_are_reported_as_such():
     kinds = [
         Outcome(unit=0, trial=0, kind="failed"),
         Outcome(unit=1, trial=1, kind="stopped", value=3.0, percent=10, values={10: 3.0}),
-        *outcomes[2:],
+        Outcome(unit=2, trial=2, kind="stopped", non_finite="NaN", percent=10, values={10: "NaN"}),
+        Outcome(unit=3, trial=3, kind="failed", non_finite="-Infinity", values={10: 3.0}),
+        *outcomes[4:],
     ]
     values = suggest(spec, 12, 12, kinds, past)
     assert values.keys() >= {X, KIND}

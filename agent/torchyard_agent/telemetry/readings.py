@@ -97,7 +97,9 @@ def understood_values(raw: Mapping[str, Any], step: int, before: Mapping[str, An
     metrics, others = raw.get(METRICS), raw.get(NON_FINITE)
     read = {name: reading(value) for name, value in metrics.items()} if isinstance(metrics, dict) else {}
     values = {name: value for name, value in read.items() if value is not None}
-    since = {name: entry for name, entry in before.get(NON_FINITE, {}).items() if not math.isfinite(values.get(name, 0))}
+    since = {
+        name: entry for name, entry in before.get(NON_FINITE, {}).items() if not math.isfinite(values.get(name, 0))
+    }
     for name, entry in others.items() if isinstance(others, dict) else ():
         if isinstance(entry, dict) and entry.get("value") in _NAMES and is_whole(entry.get("step")):
             since[name] = {"value": entry["value"], "step": entry["step"]}

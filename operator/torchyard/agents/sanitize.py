@@ -8,13 +8,13 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterable, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Raw, Struct
 
 from torchyard.api.formatting import ESCAPES
-from torchyard.api.status import MAX_METRICS, MAX_WARNINGS, Artifact, Batch
+from torchyard.api.status import MAX_METRICS, MAX_WARNINGS, Artifact, Batch, NonFinite, NonFiniteMetric
 from torchyard.reconcile.observed import Failure, GpuReport, RankReport, RoundExit
 
 MAX_REPORTS = 256
@@ -28,8 +28,19 @@ MAX_DEVICE = 64
 MAX_ARTIFACTS = 16
 # Python integers are unbounded; a status field has 64 bits.
 MAX_INTEGER = 2**63 - 1
+NON_FINITE = frozenset(get_args(NonFinite))
 
-_TEXTS_AND_LISTS = ("metrics", "throughput", "checkpoint", "batch", "warnings", "artifacts", "phase", "device")
+_TEXTS_AND_LISTS = (
+    "metrics",
+    "non_finite_metrics",
+    "throughput",
+    "checkpoint",
+    "batch",
+    "warnings",
+    "artifacts",
+    "phase",
+    "device",
+)
 
 S = TypeVar("S", bound=Struct)
 
@@ -67,12 +78,25 @@ def report(raw: object) -> RankReport | None:
         phase=line(raw.get("phase"), 32),
         device=line(raw.get("device"), MAX_DEVICE),
         metrics=numbers(raw.get("metrics")),
+        non_finite_metrics=non_finite_metrics(raw.get("nonFiniteMetrics")),
         throughput=numbers(raw.get("throughput")),
         checkpoint=checkpoint(raw.get("checkpoint")),
         batch=batch(raw.get("batch")),
         warnings=_lines(raw.get("warnings"), MAX_WARNINGS),
         artifacts=artifacts(raw.get("artifacts")),
     )
+
+
+def non_finite_metrics(values: object) -> dict[str, NonFiniteMetric]:
+    """Return the first `MAX_METRICS` metrics that are not finite, by name."""
+    read: dict[str, NonFiniteMetric] = {}
+    for name, entry in values.items() if isinstance(values, dict) else ():
+        if len(read) == MAX_METRICS:
+            break
+        clean = line(name, 64)
+        if clean and isinstance(entry, dict) and entry.get("value") in NON_FINITE and _whole(entry.get("step")):
+            read[clean] = NonFiniteMetric(value=entry["value"], step=int(entry["step"]))
+    return read
 
 
 def checkpoint(raw: object) -> dict[str, Any] | None:
@@ -227,6 +251,11 @@ Warnings = Annotated[list[Annotated[str, Meta(min_length=1, max_length=MAX_LINE)
 Word = Annotated[str, Meta(max_length=MAX_WORD)]
 
 
+class _NonFinite(Struct):
+    value: NonFinite
+    step: Whole
+
+
 class _Report(Struct, rename="camel"):
     round: Whole
     rank: Whole
@@ -244,6 +273,7 @@ class _Report(Struct, rename="camel"):
     from_start: bool = False
     alone_seconds: float | None = None
     metrics: Numbers = {}
+    non_finite_metrics: Annotated[dict[Name, _NonFinite], Meta(max_length=MAX_METRICS)] = {}
     throughput: Numbers = {}
     checkpoint: dict[str, int | float | str | None] | None = None
     batch: dict[str, int | float | str | None] | None = None
@@ -281,7 +311,12 @@ def well_formed_report(raw: Raw) -> RankReport | None:
         return None
     if not (
         read.phase.isprintable()
-        and all(map(str.isprintable, (read.device, *read.metrics, *read.throughput, *read.warnings)))
+        and all(
+            map(
+                str.isprintable,
+                (read.device, *read.metrics, *read.non_finite_metrics, *read.throughput, *read.warnings),
+            )
+        )
     ):
         return None
     return RankReport(
@@ -301,6 +336,9 @@ def well_formed_report(raw: Raw) -> RankReport | None:
         from_start=read.from_start,
         alone_seconds=read.alone_seconds,
         metrics=read.metrics,
+        non_finite_metrics={
+            name: NonFiniteMetric(value=each.value, step=each.step) for name, each in read.non_finite_metrics.items()
+        },
         throughput=read.throughput,
         checkpoint=checkpoint(read.checkpoint),
         batch=batch(read.batch),

@@ -18,7 +18,7 @@ from torchyard.api import values
 from torchyard.api.exit_codes import exit_code_of
 from torchyard.api.reasons import Kind, Reason
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.status import Columns, State, TrainingJobStatus
+from torchyard.api.status import Columns, State, TrainingJobStatus, newest_values
 from torchyard.api.values import Time, figure, span
 
 GROUP = "torchyard.dev"
@@ -255,7 +255,8 @@ RESULTS = ("successRate", "evalReturn", "evalLength", "exactMatch", "cost")
 def columns(status: TrainingJobStatus) -> Columns:
     """Return the columns of a status; unknown ones are empty."""
     progress, rate = status.progress, status.throughput.steps_per_second
-    loss, reward = status.metrics.get("loss"), status.metrics.get("reward")
+    newest = newest_values(status)
+    loss, reward = newest.get("loss"), newest.get("reward")
     running = status.state == State.RUNNING
     return Columns(
         # Rounded down: what is not done never reads 100%.
@@ -266,14 +267,14 @@ def columns(status: TrainingJobStatus) -> Columns:
         rate=f"{figure(rate)}/s" if rate is not None else "",
         goodput=f"{int(status.goodput.percent)}%" if status.goodput is not None else "",
         eta=span(progress.eta_seconds) if running and progress.eta_seconds is not None else "",
-        result=_result(status),
+        result=_result(newest),
     )
 
 
-def _result(status: TrainingJobStatus) -> str:
+def _result(newest: Mapping[str, float]) -> str:
     """Return what a built-in workload is trained for, as it last evaluated it: the first such metric of the job."""
-    name = next((name for name in RESULTS if name in status.metrics), None)
-    return f"{name} {figure(status.metrics[name])}" if name is not None else ""
+    name = next((name for name in RESULTS if name in newest), None)
+    return f"{name} {figure(newest[name])}" if name is not None else ""
 
 
 def with_columns(status: TrainingJobStatus) -> TrainingJobStatus:

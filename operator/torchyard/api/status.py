@@ -227,6 +227,16 @@ class Attempt(StatusModel, frozen=True, kw_only=True):
     seconds_lost: Annotated[float, doc("Seconds from the failure to the next round's first step.")] = 0.0
 
 
+NonFinite = Literal["NaN", "Infinity", "-Infinity"]
+
+
+class NonFiniteMetric(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
+    """A metric whose newest value is not a finite number."""
+
+    value: Annotated[NonFinite, doc("Newest value.")]
+    step: Annotated[int, doc("Step since which it has not been finite.")] = 0
+
+
 class Artifact(StatusModel, frozen=True, kw_only=True):
     """Something the job made."""
 
@@ -328,7 +338,14 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     rendezvous: Annotated[Rendezvous, doc("The newest round's members.")] = field(default_factory=Rendezvous)
     restarts: Annotated[Restarts, doc("Restarts so far.")] = field(default_factory=Restarts)
     progress: Annotated[Progress, doc("Progress of training.")] = field(default_factory=Progress)
-    metrics: Annotated[dict[str, float], doc("At most 64 finite numbers.")] = field(default_factory=dict)
+    metrics: Annotated[
+        dict[str, float],
+        doc("Metrics whose newest value is a finite number: at most 64 with those of nonFiniteMetrics."),
+    ] = field(default_factory=dict)
+    non_finite_metrics: Annotated[
+        dict[str, NonFiniteMetric],
+        doc("Metrics whose newest value is NaN or infinite, which are not in metrics. A later finite value moves one."),
+    ] = field(default_factory=dict)
     throughput: Annotated[Throughput, doc("Throughput of training.")] = field(default_factory=Throughput)
     gpus: Annotated[Gpus, doc("GPUs of the gang.")] = field(default_factory=Gpus)
     checkpoint: Annotated[CheckpointStatus | None, doc("The newest complete checkpoint.")] = None
@@ -355,6 +372,11 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     gpu_seconds: Annotated[float, doc("GPU seconds held so far.")] = 0.0
 
 
+def newest_values(status: TrainingJobStatus) -> dict[str, float]:
+    """Return the newest value of each metric, those that are not finite among them."""
+    return {**status.metrics, **{name: float(each.value) for name, each in status.non_finite_metrics.items()}}
+
+
 def with_reason(status: TrainingJobStatus, state: State, reason: Reason, evidence: str = "") -> TrainingJobStatus:
     """Return the status in another state, with a reason and its sentence."""
     return replace(status, state=state, reason=reason, message=say(reason, evidence))
@@ -376,7 +398,7 @@ def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
         index += 1
     if _too_big(status):
         status = replace(status, attempts=[_short(each) for each in status.attempts], artifacts=status.artifacts[:10])
-    return replace(status, metrics={}, devices={}) if _too_big(status) else status
+    return replace(status, metrics={}, non_finite_metrics={}, devices={}) if _too_big(status) else status
 
 
 def _too_big(status: TrainingJobStatus) -> bool:

@@ -370,9 +370,9 @@ def span(seconds: float) -> str:
 
 
 def figure(value: float) -> str:
-    """Return a number in three or four significant digits, thousands apart."""
-    if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124  NaN is the one that differs from itself
-        return str(value)
+    """Return a number in three or four significant digits, thousands apart; one that is not finite by its name."""
+    if not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}"
     if 1e-3 <= abs(value) < 0.1:
@@ -411,6 +411,8 @@ def three_digits(value: float) -> str:
 
 def measure(name: str, value: float) -> str:
     """Return a metric in the unit that its name ends with: `477 MiB` of memoryPeakBytes, `-13.3 %` of gapPercent."""
+    if not math.isfinite(value):
+        return figure(value)
     if name.endswith("Bytes"):
         return size(value)
     if name.endswith("Percent"):

@@ -79,7 +79,7 @@ def compare(left: Side, right: Side, notes: tuple[str, ...] = ()) -> Comparison:
         *_of_section("packages", _packages(left), _packages(right)),
         *_of_section("machine", _machine(left), _machine(right)),
         *_of_section("result", _result(left), _result(right)),
-        *_of_section("metrics", left.job.status.metrics, right.job.status.metrics),
+        *_of_section("metrics", _metrics(left), _metrics(right)),
     ]
     for each in (left, right):
         if each.record is None and not _same_environment(left, right):
@@ -184,6 +184,11 @@ def _machine(side: Side) -> dict[str, Value]:
     images = {"image": status.images.trainer if status.images is not None else None}
     machine = {str(name): _scalar(value) for name, value in _part(side, "machine").items()}
     return {**images, **machine, "devices": ", ".join(sorted(status.devices)) or None}
+
+
+def _metrics(side: Side) -> dict[str, Value]:
+    status = side.job.status
+    return {**status.metrics, **{name: each.value for name, each in status.non_finite_metrics.items()}}
 
 
 def _result(side: Side) -> dict[str, Value]:

@@ -2,19 +2,23 @@
 
 import importlib.util
 import json
+import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from torchyard.api.status import NonFinite
 from torchyard.client.errors import FAILED, TorchYardError
 
 FILE = "metrics.jsonl"
 MAX_BYTES = 256 * 2**20
 MAX_SIZE = "256Mi"
+NON_FINITE = frozenset(get_args(NonFinite))
 
 
 class MetricsTable(list[dict[str, float]]):
-    """Rows of metrics; each row has `step` and the metrics that were logged at that step."""
+    """Rows of metrics; each row has `step` and the metrics that were logged at that step, also NaN and infinity."""
 
     @property
     def columns(self) -> list[str]:
@@ -77,16 +81,23 @@ def rows_of(lines: Iterable[bytes]) -> MetricsTable:
     return MetricsTable(found[step] for step in sorted(found))
 
 
+def value_of(value: object) -> float | None:
+    """Return the value of a metric as `metrics.jsonl` has it; None: it is no number, nor the name of one not finite."""
+    if isinstance(value, str):
+        return float(value) if value in NON_FINITE else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if isinstance(value, float) or abs(value) < sys.float_info.max else None
+
+
 def _row(line: bytes) -> dict[str, float] | None:
     """Return the numbers of a line; None: it was cut short, or is no object with a step."""
     try:
         values = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(values, dict) or not _is_number(values.get("step")):
+    step = value_of(values.get("step")) if isinstance(values, dict) else None
+    if step is None or not math.isfinite(step):
         return None
-    return {"step": values["step"], **{name: value for name, value in values.items() if _is_number(value)}}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    numbers = {name: value_of(value) for name, value in values.items()}
+    return {"step": step, **{name: value for name, value in numbers.items() if value is not None}}

@@ -102,7 +102,16 @@ def freshen(job: TrainingJob, reports: Sequence[Reported]) -> TrainingJob:
     fresh = msgspec.structs.replace(
         status,
         progress=progress,
-        metrics={**status.metrics, **report.metrics},
+        metrics={
+            name: value
+            for name, value in {**status.metrics, **report.metrics}.items()
+            if name not in report.non_finite_metrics
+        },
+        non_finite_metrics={
+            name: each
+            for name, each in {**status.non_finite_metrics, **report.non_finite_metrics}.items()
+            if name not in report.metrics
+        },
         throughput=throughput,
         checkpoint=newest_checkpoint([each.report for each in reports], status.checkpoint, report.step),
     )

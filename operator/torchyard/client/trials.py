@@ -52,7 +52,7 @@ def _row(trial: Result) -> dict[str, Any]:
 def _cell(trial: Result, column: str) -> str:
     if column not in FIELDS:
         return text_of(trial.parameters[column]) if column in trial.parameters else ""
-    value = getattr(trial, column)
+    value = trial.non_finite or trial.value if column == "value" else getattr(trial, column)
     if value is None or value is False:
         return ""
     return clean(value) if isinstance(value, str) else text_of(value)

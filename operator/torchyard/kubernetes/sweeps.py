@@ -16,6 +16,7 @@ from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, NotFound
 from torchyard.kubernetes.trial_provenance import TrialProvenance, signer_of
 from torchyard.reconcile.ports import Key, Unavailable
 from torchyard.sweeps.codec import sweep_status_document
+from torchyard.sweeps.outcomes import Value
 from torchyard.sweeps.parse import InvalidSweep, parse_sweep
 from torchyard.sweeps.resource import KIND, TrainingSweep, TrialRecord, Unit, trial_number
 from torchyard.sweeps.resource import PLURAL as SWEEPS
@@ -166,7 +167,7 @@ class Trials:
         *,
         suspend: bool,
         unit: Unit | None = None,
-        values: dict[str, float] | None = None,
+        values: dict[str, Value] | None = None,
     ) -> TrainingJob | InvalidJob | None:
         """Stop or continue a trial, and store the reason in the same write (`trials.edited`); return its job.
 

@@ -160,4 +160,4 @@ class _Sweep:
 
 
 def _decisive_fields(job: TrainingJob) -> object:
-    return job.status.state, job.spec.suspend, job.status.metrics
+    return job.status.state, job.spec.suspend, job.status.metrics, job.status.non_finite_metrics

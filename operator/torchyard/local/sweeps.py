@@ -31,6 +31,7 @@ from torchyard.local.run import (
 )
 from torchyard.local.runs import SOURCE_FOLDER, create_run, recordable, remove_run
 from torchyard.sweeps.codec import read_sweep, sweep_document
+from torchyard.sweeps.outcomes import Value
 from torchyard.sweeps.resource import TrainingSweep, TrialRecord, Unit, trial_name
 from torchyard.sweeps.spec import MAX_TRIALS, MAY_CHANGE
 from torchyard.sweeps.trials import edited, trial_job, trial_of
@@ -205,7 +206,7 @@ def create_trial(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
 
 
 def edit_trial(
-    folder: RunFolder, *, suspend: bool, unit: Unit | None = None, values: dict[str, float] | None = None
+    folder: RunFolder, *, suspend: bool, unit: Unit | None = None, values: dict[str, Value] | None = None
 ) -> TrainingJob:
     """Stop or continue a trial, and store the reason in the same write."""
     return edit_job(folder, lambda job: edited(job, suspend=suspend, unit=unit, values=values))

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from torchyard.api.launch import MASTER_PORT
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import Artifact, Attempt, Batch, Cause, Images, TrainingJobStatus
+from torchyard.api.status import Artifact, Attempt, Batch, Cause, Images, NonFiniteMetric, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
@@ -115,6 +115,7 @@ class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
         None  # how long it has made steps without a process group; None: it has one, or there is one rank
     )
     metrics: dict[str, float] = field(default_factory=dict)
+    non_finite_metrics: dict[str, NonFiniteMetric] = field(default_factory=dict)
     throughput: dict[str, float] = field(default_factory=dict)
     checkpoint: dict[str, Any] | None = None
     batch: Batch | None = None

@@ -249,7 +249,7 @@ def _decisive_fields(status: TrainingJobStatus) -> tuple[object, ...]:
         status.completion_time,
         len(status.warnings),
         # Values at rungs: a sweep stops a trial by them.
-        [name for name in status.metrics if "@" in name],
+        [name for name in (*status.metrics, *status.non_finite_metrics) if "@" in name],
     )
 
 

@@ -20,6 +20,7 @@ from torchyard.api.status import (
     Goodput,
     Gpus,
     Nodes,
+    NonFiniteMetric,
     Phase,
     Progress,
     State,
@@ -91,7 +92,7 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
         status,
         progress=_progress(view, status, lead, step, throughput),
         throughput=throughput,
-        metrics=_metrics(view, lead.metrics) or status.metrics,
+        **_metrics(view, status, lead),
         checkpoint=checkpoint,
         devices=devices(reports) or status.devices,
         batch=lead.batch or status.batch,
@@ -101,16 +102,28 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
     )
 
 
-def _metrics(view: View, reported: Mapping[str, float]) -> dict[str, float]:
+def _metrics(view: View, status: TrainingJobStatus, lead: RankReport) -> dict[str, Any]:
     """Return the checked metrics; a value at a milestone stays as it was reported first, also in later rounds."""
-    found = {name[:MAX_NAME]: _short(value) for name, value in sorted(reported.items()) if _finite(value)}
+    before = view.job.status
+    reported: dict[str, float | NonFiniteMetric] = {
+        name[:MAX_NAME]: _short(value) for name, value in sorted(lead.metrics.items()) if _finite(value)
+    }
+    reported |= {name[:MAX_NAME]: each for name, each in sorted(lead.non_finite_metrics.items())}
+    if not reported:
+        return {"metrics": status.metrics, "non_finite_metrics": status.non_finite_metrics}
     milestones = view.job.spec.metrics.milestones
-    if milestones is None or not found:
-        return dict(list(found.items())[:MAX_METRICS])
-    names = [name[:MAX_NAME] for name in milestones.names.values()]
-    kept = {name: value for name, value in (found | view.job.status.metrics).items() if name in names}
-    others = [(name, value) for name, value in found.items() if name not in kept]
-    return dict(sorted([*kept.items(), *others[: MAX_METRICS - len(kept)]]))
+    names = [name[:MAX_NAME] for name in milestones.names.values()] if milestones is not None else []
+    known = reported | before.metrics | before.non_finite_metrics
+    kept = {name: known[name] for name in names if name in known}
+    # What is not finite comes first: left out, it would look as if the metric did not exist.
+    others = sorted((name for name in reported if name not in kept), key=lambda name: isinstance(reported[name], float))
+    chosen = kept | {name: reported[name] for name in others[: MAX_METRICS - len(kept)]}
+    return {
+        "metrics": {name: value for name, value in sorted(chosen.items()) if not isinstance(value, NonFiniteMetric)},
+        "non_finite_metrics": {
+            name: value for name, value in sorted(chosen.items()) if isinstance(value, NonFiniteMetric)
+        },
+    }
 
 
 def warnings(seen: Observed, status: TrainingJobStatus) -> dict[str, Reason]:

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from torchyard.api.values import plural
-from torchyard.sweeps.outcomes import Outcome, Trial, best_of, outcomes_of, reaches_target, rung_values
+from torchyard.sweeps.outcomes import Outcome, Trial, Value, best_of, outcomes_of, reaches_target, rung_values
 from torchyard.sweeps.ranking import Ranking
 from torchyard.sweeps.resource import Unit
 from torchyard.sweeps.space import wanted_trials
@@ -44,7 +44,7 @@ class Stop(Struct, frozen=True, kw_only=True):
     """Save and stop a trial."""
 
     number: int
-    values: dict[str, float]
+    values: dict[str, Value]
 
 
 class Resume(Struct, frozen=True, kw_only=True):

@@ -45,8 +45,11 @@ def of_write(sweep: TrainingSweep, action: Action, trial: Trial) -> SweepEvent |
     name, metric = trial_name(sweep.metadata.name, trial.record.number), sweep.spec.objective.metric
     if isinstance(action, Stop):
         last = outcomes_of(sweep.spec, trial)[-1]
-        if last is None or last.kind != "stopped" or last.value is None:
+        if last is None or last.kind != "stopped":
             return None  # the deadline is over, or too many failed
+        if last.value is None:
+            message = f"trial {name} is saved and stopped at {last.percent} %: {metric} is {last.non_finite}"
+            return SweepEvent(reason=EventReason.TRIAL_STOPPED, message=message)
         unit = next(each for each in trial.record.units if each.number == last.unit)
         message = (
             f"trial {name} is saved and stopped at {last.percent} %: {metric} {figure(last.value)} is worse than "

@@ -1,17 +1,21 @@
 """The outcomes of trials: how each unit of training ended, according to the reported values (pure)."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
 from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.spec_workload import Milestones
-from torchyard.api.status import State
+from torchyard.api.status import NonFinite, State
 from torchyard.sweeps.resource import TrialRecord, Unit
 from torchyard.sweeps.spec import EarlyStopping, TrainingSweepSpec
 
 Kind = Literal["complete", "stopped", "failed"]
+Value = float | NonFinite
+"""A finite number, or the name of what a metric is instead."""
+NOT_FINITE = "NotFinite"
+"""Reason of a trial that trained to its end and whose objective is no number then."""
 
 
 class Trial(Struct, frozen=True, kw_only=True):
@@ -22,7 +26,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     """Of the job."""
     suspended: bool = False
     """Whether the job's spec says so."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, Value] = field(default_factory=dict)
+    """Newest values of the job."""
     reason: Reason = NO_REASON
     """Of the job's status."""
     message: str = ""
@@ -44,9 +49,11 @@ class Outcome(Struct, frozen=True, kw_only=True):
     kind: Kind
     value: float | None = None
     """Of the objective: the last one, or that of the rung where the trial was stopped."""
+    non_finite: NonFinite | None = None
+    """What the objective is instead of a number, at its end or at the rung where the trial was stopped."""
     percent: int = 100
-    values: Mapping[int, float] = field(default_factory=dict)
-    """By percent, up to the rung where the trial was stopped."""
+    values: Mapping[int, Value] = field(default_factory=dict)
+    """By percent, up to the rung where the trial was stopped. A trial is stopped where one is not finite."""
 
 
 def rungs(stopping: EarlyStopping | None) -> list[int]:
@@ -65,9 +72,9 @@ def milestones_of(spec: TrainingSweepSpec) -> Milestones | None:
     return Milestones(metric=spec.objective.metric, percents=percents) if percents else None
 
 
-def rung_values(spec: TrainingSweepSpec, trial: Trial) -> dict[int, float]:
+def rung_values(spec: TrainingSweepSpec, trial: Trial) -> dict[int, Value]:
     """Return the values of a trial by percent: as they were stored, else as its job reports them."""
-    found: dict[int, float] = {}
+    found: dict[int, Value] = {}
     milestones = milestones_of(spec)
     for percent, name in milestones.names.items() if milestones is not None else ():
         value = trial.record.values.get(str(percent), trial.metrics.get(name))
@@ -89,7 +96,7 @@ def outcomes_of(spec: TrainingSweepSpec, trial: Trial) -> list[Outcome | None]:
     found: list[Outcome | None] = []
     past = 0
     for unit in trial.record.units:
-        stop = next((percent for percent in values if percent > past and _is_worse(spec, unit, percent, values)), None)
+        stop = next((percent for percent in values if percent > past and _stops(spec, unit, percent, values)), None)
         if stop is None:
             found.append(_end(spec, trial, unit, values))
             break
@@ -99,7 +106,7 @@ def outcomes_of(spec: TrainingSweepSpec, trial: Trial) -> list[Outcome | None]:
                 unit=unit.number,
                 trial=trial.record.number,
                 kind="stopped",
-                value=values[stop],
+                **_value(values[stop]),
                 percent=stop,
                 values=kept,
             )
@@ -113,7 +120,10 @@ def why_failed(spec: TrainingSweepSpec, trial: Trial) -> str:
     if trial.record.rejected:
         return f"its parameters do not form a valid job: {trial.record.rejected}"
     if trial.state is State.SUCCEEDED:
-        return f"it trained to its end without a finite value of {spec.objective.metric}"
+        metric = spec.objective.metric
+        if isinstance(value := trial.metrics.get(metric), str):
+            return f"{metric} is {value} at its end ({NOT_FINITE})"
+        return f"it trained to its end without a value of {metric}"
     return trial.message.rstrip(".") or "its job failed"
 
 
@@ -139,15 +149,20 @@ def reaches_target(spec: TrainingSweepSpec, outcome: Outcome) -> bool:
     return target is not None and outcome.value is not None and not better(spec, target, outcome.value)
 
 
-def _is_worse(spec: TrainingSweepSpec, unit: Unit, percent: int, values: Mapping[int, float]) -> bool:
-    threshold = unit.thresholds.get(str(percent))
-    return threshold is not None and better(spec, threshold, values[percent])
+def _stops(spec: TrainingSweepSpec, unit: Unit, percent: int, values: Mapping[int, Value]) -> bool:
+    """Return whether a unit is stopped at a rung: by its threshold, or as Optuna prunes a trial that reports NaN."""
+    value, threshold = values[percent], unit.thresholds.get(str(percent))
+    return isinstance(value, str) or (threshold is not None and better(spec, threshold, value))
 
 
-def _end(spec: TrainingSweepSpec, trial: Trial, unit: Unit, values: Mapping[int, float]) -> Outcome | None:
+def _value(value: Value | None) -> dict[str, Any]:
+    """Return `value` and `non_finite` of an outcome."""
+    return {"non_finite": value} if isinstance(value, str) else {"value": value}
+
+
+def _end(spec: TrainingSweepSpec, trial: Trial, unit: Unit, values: Mapping[int, Value]) -> Outcome | None:
     if not trial.state.terminal:
         return None
     value = trial.metrics.get(spec.objective.metric) if trial.state is State.SUCCEEDED else None
-    # A value that is not a finite number never reaches a status.
-    kind: Kind = "failed" if value is None else "complete"
-    return Outcome(unit=unit.number, trial=trial.record.number, kind=kind, value=value, values=values)
+    kind: Kind = "complete" if isinstance(value, float | int) else "failed"
+    return Outcome(unit=unit.number, trial=trial.record.number, kind=kind, **_value(value), values=values)

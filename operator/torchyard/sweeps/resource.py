@@ -6,6 +6,7 @@ from msgspec import Struct, field
 
 from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.resource import API_VERSION, ObjectMeta
+from torchyard.api.status import NonFinite
 from torchyard.api.values import since
 from torchyard.sweeps.spec import MAX_TRIALS, TrainingSweepSpec
 from torchyard.sweeps.status import TrainingSweepStatus
@@ -35,7 +36,7 @@ class TrialRecord(Struct, frozen=True, omit_defaults=True, rename="camel", kw_on
     number: int
     parameters: dict[str, Any]
     units: list[Unit]
-    values: dict[str, float] = field(default_factory=dict)
+    values: dict[str, float | NonFinite] = field(default_factory=dict)
     """Values of the objective by percent of the steps, as they were when the trial was stopped."""
     spec: str = ""
     """Digest of the part of the sweep's spec that may not change (`trials.fingerprint`); empty: it was compared."""

@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from torchyard.api.formatting import clean
 from torchyard.api.resource import ObjectMeta, TrainingJob
-from torchyard.api.status import State
+from torchyard.api.status import NonFinite, State
+from torchyard.api.values import figure
 from torchyard.sweeps.outcomes import Outcome, best_of, better, outcomes_of, why_failed
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.space import trial_spec
@@ -26,7 +27,8 @@ class Result(Struct, frozen=True, kw_only=True):
         name: of its job.
         outcome: running, suspended (saved and stopped with its sweep), complete, stopped (early) or failed.
         state: of the job.
-        value: of the objective; None: it has none yet.
+        value: of the objective; None: it has none yet, or it is not finite.
+        non_finite: what the objective is instead of a number: NaN, Infinity or -Infinity; None: it is one.
         percent: of the steps after which it has that value.
         parameters: that were suggested, by their paths.
         progress: of the job, for people; of a trial that was stopped early up to the rung that it is judged by.
@@ -46,6 +48,12 @@ class Result(Struct, frozen=True, kw_only=True):
     seconds: float | None
     best: bool = False
     why: str = ""
+    non_finite: NonFinite | None = None
+
+    @property
+    def objective(self) -> str:
+        """The value of the objective for people; empty if it has none."""
+        return self.non_finite or ("" if self.value is None else figure(self.value))
 
 
 def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Result]:
@@ -60,6 +68,8 @@ def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Re
             done = outcome.percent
         failed = outcome is not None and outcome.kind == "failed"
         value = outcome.value if outcome is not None else status.metrics.get(sweep.spec.objective.metric)
+        newest = status.non_finite_metrics.get(sweep.spec.objective.metric)
+        running = newest.value if newest is not None else None
         begun, ended = status.start_time, status.completion_time
         results.append(
             Result(
@@ -68,6 +78,7 @@ def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Re
                 outcome=_outcome(job, outcome),
                 state=str(status.state),
                 value=value,
+                non_finite=outcome.non_finite if outcome is not None else running,
                 percent=outcome.percent if outcome is not None and not failed else int(done or 0),
                 parameters=trials[number].record.parameters,
                 progress=f"{int(done)}%" if done is not None else "",
@@ -124,7 +135,7 @@ def csv_of(sweep: TrainingSweep, results: Sequence[Result]) -> str:
     head = ["trial", "name", "outcome", "percent", metric, "seconds", "best", "why", *paths]
     writer.writerow(map(_cell, head))
     for each in results:
-        value = "" if each.value is None else repr(each.value)
+        value = each.non_finite or ("" if each.value is None else repr(each.value))
         seconds = "" if each.seconds is None else f"{each.seconds:.0f}"
         cells = [each.parameters.get(path, "") for path in paths]
         known = [each.number, each.name, each.outcome, each.percent, value, seconds, int(each.best), each.why]

@@ -6,6 +6,7 @@ for again, with what was known at the time.
 """
 
 import importlib.util
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -113,7 +114,12 @@ def _add(study: Any, spec: TrainingSweepSpec, parameters: Mapping[str, Any], out
     state = {"complete": states.COMPLETE, "stopped": states.PRUNED, "failed": states.FAIL}[outcome.kind]
     distributions = {each.path: _distribution(each) for each in spec.parameters if each.path in parameters}
     known = {path: parameters[path] for path in distributions}
-    values = {percent: value for percent, value in outcome.values.items() if percent <= outcome.percent}
+    # Optuna ranks a pruned trial whose last value is NaN behind all others of that rung.
+    values = {
+        percent: math.nan if isinstance(value, str) else value
+        for percent, value in outcome.values.items()
+        if percent <= outcome.percent
+    }
     study.add_trial(
         optuna.trial.create_trial(
             state=state,

@@ -15,7 +15,7 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_reliability import Restart
 from torchyard.api.validation.changes import FIXED, forbidden_changes
 from torchyard.api.values import since
-from torchyard.sweeps.outcomes import Trial, milestones_of
+from torchyard.sweeps.outcomes import Trial, Value, milestones_of
 from torchyard.sweeps.resource import KIND, MAX_REJECTED, TrainingSweep, TrialRecord, Unit, trial_name
 from torchyard.sweeps.space import fault_of, trial_spec
 from torchyard.sweeps.spec import MAY_CHANGE, TrainingSweepSpec
@@ -41,7 +41,7 @@ def trial_of(job: TrainingJob) -> Trial:
         record=record,
         state=status.state,
         suspended=job.spec.suspend,
-        metrics=status.metrics,
+        metrics={**status.metrics, **{name: each.value for name, each in status.non_finite_metrics.items()}},
         reason=status.reason,
         message=status.message,
         ended=since(job.metadata.creation_timestamp if record.rejected else status.completion_time, 0.0),
@@ -171,7 +171,7 @@ def without_program(template: TrainingJobSpec, why: str) -> TrainingJobSpec:
 
 
 def edited(
-    job: TrainingJob, *, suspend: bool, unit: Unit | None = None, values: dict[str, float] | None = None
+    job: TrainingJob, *, suspend: bool, unit: Unit | None = None, values: dict[str, Value] | None = None
 ) -> TrainingJob:
     """Return the job of a trial that is stopped or continued, with the decision stored in it.
 

@@ -1,16 +1,23 @@
-"""A loss curve in a few lines of braille dots, two columns and four rows of dots a character."""
+"""A loss curve in a few lines of braille dots, two columns and four rows of dots a character.
+
+Where values are not finite, the curve has a gap with marks at its bottom.
+"""
 
 import json
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from torchyard.client.metrics import value_of
+
 BLANK = 0x2800
+MARK = "×"  # noqa: RUF001 - of values that are not finite
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of the left and right column, top to bottom
 
 MAX_BYTES = 1 << 20  # read at a time
 
-Point = tuple[float, float]  # (step, value)
+Point = tuple[float, float]  # (step, value), which may be NaN or infinite
 
 
 class History:
@@ -56,13 +63,23 @@ class StoredCurve:
     def _add(self, line: bytes) -> None:
         try:
             point = json.loads(line)
-            self.history.add(float(point["step"]), float(point[self.metric]))
+            step, value = float(point["step"]), value_of(point[self.metric])
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return  # another metric's, or cut short by a full disk
+        if value is not None and math.isfinite(step):
+            self.history.add(step, float(value))
 
 
-def heights(points: Sequence[Point], columns: int) -> list[float]:
-    """Return the curve sampled at `columns` evenly spaced steps: the mean of the points in each, lines in between.
+def gaps(points: Sequence[Point]) -> str:
+    """Return how many of the points are not finite, and where the first one is; empty if all are finite."""
+    steps = [step for step, value in points if not math.isfinite(value)]
+    return f"{MARK} {len(steps)} of {len(points)} points not finite, first at step {steps[0]:g}" if steps else ""
+
+
+def heights(points: Sequence[Point], columns: int) -> tuple[list[float | None], set[int]]:
+    """Return the curve sampled at `columns` evenly spaced steps, and the columns with values that are not finite.
+
+    A sample is the mean of the finite points in its column, or lies on a line between those beside it; None in a gap.
 
     Args:
         points: at least two, steps growing.
@@ -70,29 +87,47 @@ def heights(points: Sequence[Point], columns: int) -> list[float]:
     """
     first, last = points[0][0], points[-1][0]
     bins: list[list[float]] = [[] for _ in range(columns)]
+    marked: set[int] = set()
     for step, value in points:
-        bins[min(columns - 1, int((step - first) / (last - first) * columns))].append(value)
-    known = [(i, sum(values) / len(values)) for i, values in enumerate(bins) if values]
-    sampled: list[float] = []
+        column = min(columns - 1, int((step - first) / (last - first) * columns))
+        if math.isfinite(value):
+            bins[column].append(value)
+        else:
+            marked.add(column)
+    known = [(i, math.fsum(value / len(values) for value in values)) for i, values in enumerate(bins) if values]
+    sampled: list[float | None] = [None] * columns
+    for i, value in known:
+        sampled[i] = value
     for (i, a), (j, b) in pairwise(known):
-        sampled += [a + (b - a) * k / (j - i) for k in range(j - i)]
-    return [*sampled, known[-1][1]]
+        if marked.isdisjoint(range(i + 1, j)):
+            sampled[i:j] = [a * (1 - k / (j - i)) + b * (k / (j - i)) for k in range(j - i)]
+    return sampled, marked
 
 
 def draw(points: Sequence[Point], width: int, height: int) -> list[str]:
     """Return `height` lines of `width` braille characters; empty if there are fewer than two points."""
     if len(points) < 2 or width < 1 or height < 1:
         return []
-    values = heights(points, 2 * width)
-    low, high = min(values), max(values)
+    values, marked = heights(points, 2 * width)
+    finite = [value for value in values if value is not None]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
     rows = 4 * height
-    scale = (rows - 1) / (high - low) if high > low else 0.0
-    levels = [round((high - value) * scale) if scale else rows // 2 for value in values]
+    reach = high / 2 - low / 2  # the difference of the largest numbers is infinite
     cells = [[BLANK] * width for _ in range(height)]
-    previous = levels[0]
-    for column, level in enumerate(levels):
-        for row in range(min(previous, level), max(previous, level) + 1):
-            if row != previous or level == previous:
+    previous: int | None = None
+    for column, value in enumerate(values):
+        if value is None:
+            previous = None
+            continue
+        level = round((high / 2 - value / 2) / reach * (rows - 1)) if reach > 0 else rows // 2
+        start = level if previous is None else previous
+        for row in range(min(start, level), max(start, level) + 1):
+            if row != start or level == start:
                 cells[row // 4][column // 2] |= DOTS[column % 2][row % 4]
         previous = level
-    return ["".join(map(chr, line)) for line in cells]
+    lines = ["".join(map(chr, line)) for line in cells]
+    places = {column // 2 for column in marked}
+    lines[-1] = "".join(
+        MARK if place in places and character == chr(BLANK) else character for place, character in enumerate(lines[-1])
+    )
+    return lines

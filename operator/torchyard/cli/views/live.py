@@ -4,6 +4,7 @@ A function of a snapshot and of the size of the terminal. It never has more line
 draw the lines beyond them a second time when the view is closed.
 """
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -17,7 +18,7 @@ from rich.text import Text
 from torchyard.api.formatting import clean, clip
 from torchyard.api.status import Phase, State
 from torchyard.api.values import clock, figure, rate, span
-from torchyard.cli.views.curve import draw
+from torchyard.cli.views.curve import draw, gaps
 from torchyard.cli.views.snapshot import STATE_STYLES, Snapshot, age, curve_metric, headline
 
 MAX_WIDTH = 160
@@ -172,10 +173,11 @@ def metrics(snapshot: Snapshot, width: int, limit: int) -> list[RenderableType]:
 
 def curve(snapshot: Snapshot, width: int, rows: int) -> list[RenderableType]:
     """Draw the curve over steps, its range at the left and its steps below."""
-    values = [value for _, value in snapshot.losses]
-    if len(values) < 2 or rows < 2:
+    if len(snapshot.losses) < 2 or rows < 2:
         return []
-    labels = [f"{curve_metric(snapshot.job)} {figure(max(values))}", figure(min(values))]
+    finite = [value for _, value in snapshot.losses if math.isfinite(value)]
+    ends = [figure(max(finite)), figure(min(finite))] if finite else ["", ""]
+    labels = [f"{curve_metric(snapshot.job)} {ends[0]}".rstrip(), ends[1]]
     margin = max(map(len, labels))
     lines = draw(snapshot.losses, max(8, width - margin - 1), rows - 1)
     texts = [
@@ -183,8 +185,12 @@ def curve(snapshot: Snapshot, width: int, rows: int) -> list[RenderableType]:
         for label, line in zip([labels[0], *[""] * (len(lines) - 2), labels[1]][: len(lines)], lines, strict=True)
     ]
     first, last = (f"step {figure(snapshot.losses[i][0])}" for i in (0, -1))
+    missing = gaps(snapshot.losses)
     space = max(1, width - margin - 1 - len(first) - len(last))
-    return [*texts, Text(f"{'':>{margin}} {first}{'':>{space}}{last}", style="dim", no_wrap=True)]
+    fitting = next((each for each in (missing, missing.partition(" points")[0], "") if len(each) + 2 <= space), "")
+    middle = f" {fitting} ".center(space)[:space]
+    axis = Text.assemble((f"{'':>{margin}} {first}", "dim"), (middle, "yellow"), (last, "dim"), no_wrap=True)
+    return [*texts, axis]
 
 
 def ranks(snapshot: Snapshot, rows: int) -> list[RenderableType]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 from torchyard.api.formatting import addressed, clean
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import State
+from torchyard.api.status import State, TrainingJobStatus, newest_values
 from torchyard.api.values import clock, figure, measure, rate, span
 from torchyard.local.run import Event
 
@@ -93,8 +93,9 @@ def progress_words(job: TrainingJob, controlled: bool = True) -> list[str]:
         words.append(f"{progress.percent:.0f}%")
     if progress.epoch:
         words.append(f"epoch {progress.epoch:.1f}")
-    if "loss" in status.metrics:
-        words.append(f"loss {figure(status.metrics['loss'])}")
+    values = newest_values(status)
+    if "loss" in values:
+        words.append(f"loss {figure(values['loss'])}{_since(status, 'loss')}")
     if status.throughput.steps_per_second is not None:
         words.append(rate(status.throughput.steps_per_second, "steps"))
     if progress.eta_seconds is not None and state_word(job, controlled) == State.RUNNING:
@@ -102,18 +103,25 @@ def progress_words(job: TrainingJob, controlled: bool = True) -> list[str]:
     return words
 
 
+def _since(status: TrainingJobStatus, name: str) -> str:
+    """Return since which step a metric has not been finite, if that was not just now."""
+    metric = status.non_finite_metrics.get(name)
+    return f" since step {metric.step}" if metric is not None and metric.step < status.progress.step else ""
+
+
 def headline(job: TrainingJob) -> dict[str, str]:
     """Return all metrics as they are read, in an order that stays: the headline first, diagnostics last."""
     first = (*(HEADLINES.get(job.spec.trainer.name, ()) if job.spec.trainer else ()), "loss")
     places = {name: index for index, name in enumerate(first)}
-    names = sorted(job.status.metrics, key=lambda name: (name in DIAGNOSTICS, places.get(name, len(first)), name))
-    return {name: measure(name, job.status.metrics[name]) for name in names}
+    values = newest_values(job.status)
+    names = sorted(values, key=lambda name: (name in DIAGNOSTICS, places.get(name, len(first)), name))
+    return {name: f"{measure(name, values[name])}{_since(job.status, name)}" for name in names}
 
 
 def curve_metric(job: TrainingJob) -> str:
     """Return the name of the metric that the curve shows."""
     name = CURVES.get(job.spec.trainer.name, "loss") if job.spec.trainer else "loss"
-    return name if name in job.status.metrics else "loss"
+    return name if name in newest_values(job.status) else "loss"
 
 
 def learned(job: TrainingJob) -> str:
@@ -133,7 +141,7 @@ def learned(job: TrainingJob) -> str:
 def record(history: "History", job: TrainingJob) -> None:
     """Add the metric of the curve to its history; a history of another metric begins again."""
     name = curve_metric(job)
-    value = job.status.metrics.get(name)
+    value = newest_values(job.status).get(name)
     if value is None or not job.status.progress.step:
         return
     if history.name != name:

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from torchyard.api.formatting import clip
-from torchyard.api.values import figure
+from torchyard.api.values import figure, plural
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.results import Result, best_so_far, text_of
 from torchyard.sweeps.space import short_names
@@ -17,6 +17,7 @@ from torchyard.sweeps.spec import Parameter
 
 COLOURS = {"complete": "#2563a8", "stopped": "#c9a227", "failed": "#c0392b", "running": "#888", "suspended": "#888"}
 BEST = "#1f9d6b"
+MARK = "\u00d7"
 WIDTH, HEIGHT = 860, 280
 LEFT, RIGHT, TOP, BOTTOM = 70, 30, 24, 40
 AXIS_WIDTH = 130
@@ -60,8 +61,11 @@ def history(sweep: TrainingSweep, results: Sequence[Result]) -> str:
         at = f'cx="{across(each.number):.1f}" cy="{_down(axis.share(value)):.1f}"'
         colour = BEST if each.best else COLOURS[each.outcome]
         parts.append(f'<circle {at} r="{5 if each.best else 3.5}" fill="{colour}">{title}</circle>')
+    marks = [each for each in results if each.non_finite is not None]
+    parts += [_mark(each, across(each.number)) for each in marks]
     shown = {each.outcome for each, _ in points}
-    return _svg(WIDTH, "".join(parts)) + _legend([each for each in COLOURS if each in shown], sweep)
+    said = f"<p>{MARK} {plural(len(marks), 'trial')} whose value is not finite.</p>" if marks else ""
+    return _svg(WIDTH, "".join(parts)) + said + _legend([each for each in COLOURS if each in shown], sweep)
 
 
 def coordinates(sweep: TrainingSweep, results: Sequence[Result]) -> str:
@@ -113,6 +117,13 @@ def _best_line(sweep: TrainingSweep, results: Sequence[Result], across: Callable
         corners.append((across(results[-1].number), corners[-1][1]))
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in corners)
     return f'<polyline points="{line}" fill="none" stroke="{BEST}" stroke-width="2"/>'
+
+
+def _mark(result: Result, x: float) -> str:
+    """Return the mark of a trial whose value is not finite, at the bottom of the chart."""
+    title = f"<title>{escape(result.name)}: {result.non_finite} ({escape(result.outcome)})</title>"
+    colour = COLOURS[result.outcome]
+    return f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM:.0f}" text-anchor="middle" fill="{colour}">{MARK}{title}</text>'
 
 
 def _legend(outcomes: Sequence[str], sweep: TrainingSweep) -> str:

@@ -85,7 +85,7 @@ def _table(sweep: TrainingSweep, results: Sequence[Result]) -> str:
     rows = []
     for each in results:
         stopped = f" at {each.percent} %" if each.outcome == "stopped" else ""
-        cells = [f"<td>{escape(each.name)}</td><td>{each.outcome}{stopped}</td>", _cell(each.value)]
+        cells = [f"<td>{escape(each.name)}</td><td>{each.outcome}{stopped}</td>", _cell(each.non_finite or each.value)]
         cells += [_cell(each.parameters.get(parameter.path)) for parameter in sweep.spec.parameters]
         cells += [f'<td class="why">{escape(each.why)}</td>'] if failures else []
         kind = ' class="best"' if each.best else ""

@@ -52,9 +52,8 @@ class _Trials:
         self.styles = [None, *("bold green" if each.best else None for each in results)]
 
     def _cells(self, each: Result) -> list[str]:
-        value = figure(each.value) if each.value is not None else ""
         parameters = (text_of(each.parameters[path]) if path in each.parameters else "" for path in self.names)
-        return [each.name, each.outcome, each.progress, value, *parameters]
+        return [each.name, each.outcome, each.progress, each.objective, *parameters]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = Table(box=None, pad_edge=False, show_header=False)
