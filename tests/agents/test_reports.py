@@ -6,7 +6,7 @@ import json
 import msgspec
 
 from torchyard.agents import sanitize
-from torchyard.api.status import Artifact
+from torchyard.api.status import Artifact, NonFiniteMetric
 from torchyard.reconcile.observed import RankReport
 from torchyard_trainers.core.report import Reporter
 
@@ -34,6 +34,7 @@ def test_every_field_a_trainer_reports_reaches_the_operator(tmp_path):
     assert (read.round, read.rank, read.local_rank) == (4, 3, 1)
     assert (read.step, read.total_steps, read.epoch, read.phase) == (120, 500, 2.5, "step")
     assert read.metrics == {"loss": 1.5}
+    assert read.non_finite_metrics == {"gap": NonFiniteMetric(value="Infinity", step=120)}
     assert read.throughput == {"stepsPerSecond": 3.0, "samplesPerSecond": 768.0}
     assert read.checkpoint == saved
     assert read.warnings == ("the learning rate is high",)

@@ -1,11 +1,16 @@
-"""The report: always whole, always finite, alive by its time, moving by its counter."""
+"""The report: always whole, always strict JSON, alive by its time, moving by its counter."""
 
 import json
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.trainers.gangs import until
 
+from torchyard_trainers.core.json_text import json_of, number_of
+from torchyard_trainers.core.metrics.curves import Curves
+from torchyard_trainers.core.metrics.plots import MARK, read_curve, write_curve
 from torchyard_trainers.core.report import Reporter
 
 
@@ -25,7 +30,17 @@ def test_a_report_has_the_fields_of_the_protocol(tmp_path):
     facts = read(tmp_path / "report.1.json")
     assert facts.keys() == {
         *("round", "rank", "localRank", "pid", "counter", "time", "step", "totalSteps", "roundSteps", "epoch"),
-        *("phase", "phaseSince", "metrics", "throughput", "checkpoint", "warnings", "artifacts", "saves"),
+        *(
+            "phase",
+            "phaseSince",
+            "metrics",
+            "nonFiniteMetrics",
+            "throughput",
+            "checkpoint",
+            "warnings",
+            "artifacts",
+            "saves",
+        ),
     }
     assert (facts["round"], facts["rank"], facts["step"], facts["phase"]) == (4, 5, 12, "step")
     assert [path.name for path in tmp_path.iterdir()] == ["report.1.json"]
@@ -76,14 +91,37 @@ def test_steps_after_the_first_one_are_reported_with_the_next_report(tmp_path):
     reporter.stop()
 
 
-def test_numbers_that_are_not_finite_are_left_out(tmp_path):
+def test_metrics_that_are_not_finite_are_reported_as_such_until_they_are_finite_again(tmp_path):
     reporter = Reporter(tmp_path, rank=0, local_rank=0, round_number=1).start()
-    reporter.metrics({"loss": math.nan, "cost": 5.0})
-    reporter.throughput({"stepsPerSecond": math.inf})
+    reporter.made_step(1, 9, {"loss": 0.5, "gain": 1.0}, {})
+    reporter.made_step(2, 9, {"loss": math.nan, "gain": -math.inf}, {"stepsPerSecond": math.inf})
+    reporter.made_step(3, 9, {"loss": math.inf, "gain": 2.0}, {})
     reporter.stop()
-    facts = read(tmp_path / "report.0.json")
-    assert facts["metrics"] == {"cost": 5.0}
+    facts = json.loads((tmp_path / "report.0.json").read_text(), parse_constant=pytest.fail)
+    assert facts["metrics"] == {"gain": 2.0}
+    assert facts["nonFiniteMetrics"] == {"loss": {"value": "Infinity", "step": 2}}
     assert facts["throughput"] == {}
+
+
+def test_curves_are_strict_json_that_keeps_what_is_not_finite(tmp_path):
+    with Curves(tmp_path, tensorboard=False) as curves:
+        for step, loss in enumerate((1.0, math.nan, -math.inf, 0.5), 1):
+            curves.add(step, 4, {"loss": loss})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert lines[1:3] == ['{"step": 2, "loss": "NaN"}', '{"step": 3, "loss": "-Infinity"}']
+    points = read_curve(tmp_path / "metrics.jsonl", "loss")
+    assert [step for step, value in points if not math.isfinite(value)] == [2, 3]
+    write_curve(tmp_path, tmp_path / "metrics.jsonl", "loss", "loss over steps")
+    picture = (tmp_path / "curve.svg").read_text()
+    assert (picture.count("<polyline"), picture.count(f">{MARK}<")) == (2, 2)
+    assert "loss over steps; 2 of 4 values not finite" in picture
+    assert "nan" not in picture.lower()
+
+
+@given(st.floats())
+def test_a_number_survives_strict_json(value):
+    (written,) = json.loads(json_of([value]), parse_constant=pytest.fail)
+    assert repr(number_of(written)) == repr(value)
 
 
 def test_metrics_and_warnings_stay_bounded():

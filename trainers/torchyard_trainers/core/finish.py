@@ -1,6 +1,5 @@
 """The end of a run: weights for everyone, a summary, and DONE. Without DONE an exit code 0 means nothing."""
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.checkpoints.files import read_record
 from torchyard_trainers.core.export.hf import MODEL
 from torchyard_trainers.core.export.sharded import Entry, write_files
+from torchyard_trainers.core.json_text import json_of
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.parallel import whole
 from torchyard_trainers.core.report import Reporter
@@ -30,7 +30,7 @@ def finish(work: Workload, session: Session, metrics: Mapping[str, float], root:
 
     def publish() -> None:
         summary = work.summary(metrics)
-        write_atomically(final / "summary.json", json.dumps(summary, indent=1))
+        write_atomically(final / "summary.json", json_of(summary, indent=1))
         for name in files:
             session.reporter.artifact(name, final / name)
         mark_done(root, work.total_steps, metrics, artifacts=session.reporter.facts["artifacts"])
@@ -51,7 +51,7 @@ def _entries(module: nn.Module) -> list[Entry]:
 def mark_done(root: Path, step: int, metrics: Mapping[str, float], artifacts: Sequence[Mapping[str, Any]] = ()) -> None:
     """Write DONE, the last file of a run. `artifacts`: as they were reported, for a round that finds the run done."""
     facts = {"step": step, "time": time.time(), "metrics": dict(metrics), "artifacts": list(artifacts)}
-    write_atomically(root / "DONE", json.dumps(facts))
+    write_atomically(root / "DONE", json_of(facts))
 
 
 def is_finished(root: Path, world: World, reporter: Reporter, total_steps: int) -> bool:

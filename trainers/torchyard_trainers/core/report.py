@@ -5,7 +5,6 @@ events are written at once, because decisions depend on them: the first step of 
 """
 
 import hashlib
-import json
 import math
 import os
 import sys
@@ -14,6 +13,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from torchyard_trainers.core.json_text import json_of, non_finite_name
 
 PERIOD_SECONDS = 1.0
 MAX_METRICS = 64
@@ -59,6 +60,7 @@ class Reporter:
             "phase": "init",
             "phaseSince": time.time(),
             "metrics": {},
+            "nonFiniteMetrics": {},
             "throughput": {},
             "warnings": [],
             "artifacts": [],
@@ -102,7 +104,7 @@ class Reporter:
         self, step: int, total_steps: int, metrics: Mapping[str, float], pace: Mapping[str, float], epoch: float = 0.0
     ) -> None:
         """Report a finished optimizer step, its metrics and the current speed."""
-        self.metrics(metrics)
+        self.metrics(metrics, step)
         self.throughput(pace)
         self.progress(step, total_steps, epoch)
         with self._lock:
@@ -115,15 +117,26 @@ class Reporter:
         """Report the number of finished optimizer steps."""
         self._update({"step": step, "totalSteps": total_steps, "epoch": epoch})
 
-    def metrics(self, values: Mapping[str, float]) -> None:
-        """Merge metrics; a number that is not finite is left out, since JSON has none and a status must not lie.
+    def metrics(self, values: Mapping[str, float], step: int | None = None) -> None:
+        """Merge metrics, of the newest step unless one is given. JSON has no NaN: what is not finite has its own block.
 
         A report has the `MAX_METRICS` names that came first; a warning says once of another one that it is left out.
         """
         with self._lock:
-            merged = self._facts["metrics"] | finite(values)
-            self._facts["metrics"] = dict(list(merged.items())[:MAX_METRICS])
-            beyond = [name for name in list(merged)[MAX_METRICS:] if name not in self._beyond]
+            numbers, others = dict(self._facts["metrics"]), dict(self._facts["nonFiniteMetrics"])
+            left_out = []
+            for name, value in values.items():
+                if name not in numbers and name not in others and len(numbers) + len(others) == MAX_METRICS:
+                    left_out.append(name)
+                elif math.isfinite(value):
+                    others.pop(name, None)
+                    numbers[name] = float(value)
+                else:
+                    numbers.pop(name, None)
+                    since = others[name]["step"] if name in others else self._facts["step"] if step is None else step
+                    others[name] = {"value": non_finite_name(value), "step": since}
+            self._facts |= {"metrics": numbers, "nonFiniteMetrics": others}
+            beyond = [name for name in left_out if name not in self._beyond]
         if beyond and self._metric_warnings < METRIC_WARNINGS:
             self._metric_warnings += 1
             self._beyond.update(beyond)
@@ -190,7 +203,7 @@ class Reporter:
         assert self._path is not None
         scratch = self._path.with_suffix(".tmp")
         try:
-            scratch.write_text(json.dumps(self.facts | {"time": time.time()}))
+            scratch.write_text(json_of(self.facts | {"time": time.time()}))
             scratch.replace(self._path)
         except OSError:
             return  # reporting never stops training: the agent sees an old `time` and says so

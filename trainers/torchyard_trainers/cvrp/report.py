@@ -1,6 +1,5 @@
 """The report of an evaluation: a table, files, and pictures of tours and of the curve."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from torchyard_trainers.core.checkpoints.commits import write_atomically
+from torchyard_trainers.core.json_text import json_of
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.metrics.plots import curve, read_curve
 from torchyard_trainers.core.workload import Session
@@ -46,7 +46,7 @@ class EvaluationReport(NamedTuple):
             curves: `metrics.jsonl` of the run, which may be missing.
         """
         say(self.table())
-        files = {"evaluation.json": json.dumps(self.facts(), indent=1), "tours.svg": plots.tours(self.pictures)}
+        files = {"evaluation.json": json_of(self.facts(), indent=1), "tours.svg": plots.tours(self.pictures)}
         points = read_curve(curves, "cost")
         if len(points) > 1:
             levels = {row.what: row.cost for row in self.rows if row.what in ("nearest neighbour", "savings", "LKH3")}

@@ -10,6 +10,7 @@ from torchyard_trainers.core.checkpoints import commits
 from torchyard_trainers.core.checkpoints.files import read_record
 from torchyard_trainers.core.checkpoints.shards import Shards, reader_of, shards_for
 from torchyard_trainers.core.exits import CheckpointError, DataMismatchError
+from torchyard_trainers.core.json_text import json_of
 from torchyard_trainers.core.world import World, retried
 
 SAVE_ATTEMPTS = 4
@@ -193,7 +194,7 @@ class Checkpoints:
         def seal_own_files() -> dict[str, Any]:
             files = self.shards.written_by(self._world.rank, shard_folder)
             if self._world.is_main:
-                commits.write_atomically(unfinished / commits.STATE, json.dumps(record, indent=1))
+                commits.write_atomically(unfinished / commits.STATE, json_of(record, indent=1))
                 files.append(unfinished / commits.STATE)
             return {str(path.relative_to(unfinished)): commits.digest(path) for path in files}
 

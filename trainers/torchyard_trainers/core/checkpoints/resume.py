@@ -1,6 +1,7 @@
 """Restores a run from its checkpoint folder, and builds the record that a checkpoint stores."""
 
 import hashlib
+import math
 import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from torchyard_trainers.core.checkpoints.starting_weights import load_starting_w
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import DataError, DivergedError
 from torchyard_trainers.core.guard import ADVICE
+from torchyard_trainers.core.json_text import number_of
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.workload import Session, Workload, epochs, is_boundary, size_of
 
@@ -80,7 +82,8 @@ def restore(
             "from where no run can go on; start a new run, with checkpoint.initFrom to keep the weights"
         )
     session.precision.load_state(found.record["scaler"])
-    progress = Progress(found.record["step"], dict(found.record["metrics"]))
+    metrics = {name: number_of(value) for name, value in found.record["metrics"].items()}
+    progress = Progress(found.record["step"], {name: value for name, value in metrics.items() if value is not None})
     reporter.progress(progress.step, work.total_steps)
     reporter.metrics(progress.metrics)
     assert found.folder is not None
@@ -123,7 +126,7 @@ def record_of(
         "round": round_number,
         "versions": {"torch": torch.__version__},
         "metrics": progress.metrics,
-        "score": score,
+        "score": score if score is not None and math.isfinite(score) else None,
     }
 
 

@@ -1,6 +1,5 @@
 """Outputs of metrics over time: stdout, `metrics.jsonl`, TensorBoard event files, trackers. Rank 0 only."""
 
-import json
 import os
 import re
 import sys
@@ -11,8 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from torchyard_trainers.core.config import Config
+from torchyard_trainers.core.json_text import json_of
 from torchyard_trainers.core.metrics.trackers import Trackers
-from torchyard_trainers.core.report import Reporter, finite
+from torchyard_trainers.core.report import Reporter
 
 
 class Speed:
@@ -35,6 +35,8 @@ class Speed:
 
 class Curves:
     """Appends scalars by step. A resumed run appends, too: of two lines with the same step, the later one counts.
+
+    `metrics.jsonl` is strict JSON: a value that is not finite is a text there, `"NaN"`.
 
     A truncated line stays in the file; readers skip it.
     """
@@ -69,14 +71,13 @@ class Curves:
         if self._folder is None:
             return
         say(line(step, total_steps, values))
-        values = finite(values)
         if self._lines is None:
             path = self._folder / "metrics.jsonl"
             torn = _is_torn(path)
             self._lines = path.open("a", buffering=1)
             if torn:  # otherwise the next line would continue it
                 self._lines.write("\n")
-        self._lines.write(json.dumps({"step": step, **values}) + "\n")
+        self._lines.write(json_of({"step": step, **values}) + "\n")
         if self._wants_events:
             self._write_event(self._folder, step, values)
         if self._trackers is not None:

@@ -1,6 +1,7 @@
 """Curves over steps as SVG. Imports no torch."""
 
-import json
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -8,9 +9,11 @@ from types import MappingProxyType
 from xml.sax.saxutils import escape
 
 from torchyard_trainers.core.checkpoints.commits import write_atomically
+from torchyard_trainers.core.json_text import number_of, parse_json
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bb5566", "#004488", "#ddaa33", "#117733")
 MARGIN, TITLE = 24, 28
+MARK = "\u00d7"
 NONE: Mapping[str, float] = MappingProxyType({})
 _WIDE, _HIGH, _LEFT = 720, 320, 52
 
@@ -21,8 +24,10 @@ def read_curve(path: Path, metric: str) -> Sequence[tuple[float, float]]:
     lines = path.read_bytes().splitlines() if path.exists() else []
     for line in lines:
         with suppress(ValueError, KeyError, TypeError):
-            entry = json.loads(line)
-            values[entry["step"]] = entry[metric]
+            entry = parse_json(line)
+            step, value = number_of(entry["step"]), number_of(entry[metric])
+            if step is not None and value is not None:
+                values[step] = value
     return sorted(values.items())
 
 
@@ -43,8 +48,12 @@ def write_curve(folder: Path, curves: Path, metric: str, title: str) -> list[Pat
 
 
 def curve(title: str, points: Sequence[tuple[float, float]], levels: Mapping[str, float] = NONE) -> str:
-    """Draw values over steps, and constants to compare with as dashed lines."""
-    values = [value for _, value in points] + list(levels.values())
+    """Draw values over steps, and constants to compare with as dashed lines.
+
+    Where values are not finite, the line has a gap, with marks at the bottom and their number in the title.
+    """
+    marked = [step for step, value in points if not math.isfinite(value)]
+    values = [value for value in (*(value for _, value in points), *levels.values()) if math.isfinite(value)] or [0.0]
     low, high = min(values), max(values)
     reach = (high - low) or 1.0
     low, high = low - 0.05 * reach, high + 0.05 * reach
@@ -55,7 +64,8 @@ def curve(title: str, points: Sequence[tuple[float, float]], levels: Mapping[str
         x = _LEFT + (step - first) / (last - first) * (right - _LEFT)
         return f"{x:.1f},{bottom - (value - low) / (high - low) * (bottom - TITLE):.1f}"
 
-    parts = [text(_LEFT, 18, title, bold=True)]
+    said = f"; {len(marked)} of {len(points)} values not finite" if marked else ""
+    parts = [text(_LEFT, 18, title + said, bold=True)]
     for tick in range(5):
         value = low + (high - low) * tick / 4
         x, y = at(first, value).split(",")
@@ -68,8 +78,13 @@ def curve(title: str, points: Sequence[tuple[float, float]], levels: Mapping[str
         x, y = at(first, value).split(",")
         parts.append(f'<path d="M{x} {y}H{right}" stroke="{colour}" stroke-dasharray="6 4"/>')
         parts.append(text(right, float(y) - 4, f"{name} {value:.3f}", anchor="end", colour=colour))
-    line = " ".join(at(step, value) for step, value in points)
-    parts.append(f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>')
+    for finite, run in itertools.groupby(points, key=lambda point: math.isfinite(point[1])):
+        if finite:
+            line = " ".join(at(step, value) for step, value in run)
+            parts.append(f'<polyline points="{line}" fill="none" stroke="{COLOURS[0]}" stroke-width="2"/>')
+    for step in marked:
+        x, y = at(step, low).split(",")
+        parts.append(text(float(x), float(y), MARK, anchor="middle", colour=COLOURS[1]))
     return svg(_WIDE, _HIGH, parts)
 
 

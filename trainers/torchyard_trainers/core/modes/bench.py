@@ -1,6 +1,5 @@
 """Mode `bench`: the speed of this job on this machine, measured with real steps that are not saved."""
 
-import json
 import platform
 import statistics
 import time
@@ -9,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from torchyard_trainers.core.checkpoints.commits import write_atomically
+from torchyard_trainers.core.json_text import json_of
 from torchyard_trainers.core.loop import Run
 from torchyard_trainers.core.memory import micro_batches
 from torchyard_trainers.core.metrics.curves import say
@@ -49,7 +49,7 @@ def bench(work: Workload, session: Session, run: Run) -> dict[str, float]:
     if session.world.is_main:
         facts = {"schema": 1, "figures": found, "environment": environment(work, session)}
         path = run.checkpoint_dir / "bench.json"
-        write_atomically(path, json.dumps(facts, indent=1))
+        write_atomically(path, json_of(facts, indent=1))
         session.reporter.artifact("bench.json", path)
         say(f"{found['stepsPerSecond']:.4g} steps/s, {found['samplesPerSecond']:.4g} samples/s, see {path}")
     return found
