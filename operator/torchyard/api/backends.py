@@ -27,6 +27,7 @@ ONLY: dict[str, Backend] = {
     "serviceAccountName": "cluster",
     "imagePullSecrets": "cluster",
     "volumes": "cluster",
+    "suspend": "cluster",
 }
 _UNSET: tuple[Any, ...] = (None, [], {})
 
@@ -42,8 +43,8 @@ def ignored(spec: TrainingJobSpec, backend: Backend) -> tuple[str, ...]:
 
 
 def on_this_machine(job: TrainingJob) -> TrainingJob:
-    """Return the job as this machine runs it: every gang here has an agent."""
-    return replace(job, spec=replace(job.spec, launcher=replace(job.spec.launcher, kind="agent")))
+    """Return the job as this machine runs it: every gang here has an agent, and a run that is started runs."""
+    return replace(job, spec=replace(job.spec, launcher=replace(job.spec.launcher, kind="agent"), suspend=False))
 
 
 def _get(document: Mapping[str, Any] | None, field: str) -> Any:

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
 from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.resource import GROUP, KIND, PLURAL, VERSION
 from torchyard.api.schema import spec_schema, status_schema
 from torchyard.api.validation.cel import VALIDATIONS, change_rules, with_rules
 from torchyard.api.values import DNS_LABEL_PATTERN
+from torchyard.api.yaml_text import dumped
 
 NEVER_VISITED = {"observedGeneration": -1}
 MAX_CRD_BYTES = 200 * 1024
@@ -48,8 +47,7 @@ def crd_yaml() -> str:
 
 def as_yaml(definition: dict[str, Any]) -> str:
     """Return a CRD as YAML with the header of generated files."""
-    body = yaml.dump(definition, Dumper=_Dumper, sort_keys=False, width=110, allow_unicode=True)
-    return _HEADER + body
+    return _HEADER + dumped(definition, width=110)
 
 
 def crd() -> dict[str, Any]:
@@ -146,11 +144,3 @@ def _object() -> dict[str, Any]:
             "status": {**status_schema(), "default": dict(NEVER_VISITED)},
         },
     }
-
-
-class _Dumper(yaml.SafeDumper):
-    """Writes every value out: kubectl reads no aliases as well as people do."""
-
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
-        """Never use an anchor."""
-        return True

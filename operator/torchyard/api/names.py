@@ -27,3 +27,9 @@ TRIAL = "torchyard.dev/trial"
 TRIAL_SIGNATURE = "torchyard.dev/trial-signature"
 """Annotation of a trial on a cluster: the operator's signature of that record."""
 OF_TRIALS = (SWEEP, SWEEP_UID, TRIAL, TRIAL_SIGNATURE)
+
+SOURCE_FOLDER = "torchyard.dev/source-folder"
+"""Annotation on this machine: folder of the job file or program, which `spec.workingDir` is relative to."""
+PROGRAM_FOLDER = "torchyard.dev/program-folder"
+"""Annotation on this machine: folder of the `torchrun` and `python` of the user's commands."""
+OF_THIS_MACHINE = (SOURCE_FOLDER, PROGRAM_FOLDER)

@@ -103,9 +103,9 @@ def emit(document: Any, form: Format) -> None:
     if form == "json":
         sys.stdout.write(escaped(json.dumps(document, indent=2, ensure_ascii=False)) + "\n")
         return
-    import yaml
+    from torchyard.api.yaml_text import dumped
 
-    yaml.safe_dump(document, sys.stdout, sort_keys=False, allow_unicode=True, width=120)
+    sys.stdout.write(dumped(document))
 
 
 def say(text: str) -> None:

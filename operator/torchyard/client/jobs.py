@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from torchyard.api.backends import ignored
 from torchyard.api.formatting import addressed, clean
+from torchyard.api.names import OF_THIS_MACHINE, OF_TRIALS
 from torchyard.api.resource import TrainingJob, job_document
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.client.artifacts import MAX_SIZE, Artifact, bring
@@ -355,11 +356,19 @@ def creatable(job: TrainingJob, source: str, namespace: str | None) -> dict[str,
         TorchYardError: it is for another namespace.
     """
     document = job_document(job, with_status=False)
-    document["metadata"] = {field: value for field, value in document["metadata"].items() if field in OF_USERS}
+    document["metadata"] = metadata_of_users(document["metadata"])
     given = document["metadata"].get("namespace")
     if given and namespace and given != namespace:
         raise TorchYardError(f"{source} is for namespace {given!r}, not {namespace!r}", "leave one of them out")
     return document
+
+
+def metadata_of_users(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata as an object is created with it, without what an API server, a sweep or this machine set."""
+    kept = {field: value for field, value in metadata.items() if field in OF_USERS}
+    for field in {"labels", "annotations"} & kept.keys():
+        kept[field] = {key: text for key, text in kept[field].items() if key not in (*OF_TRIALS, *OF_THIS_MACHINE)}
+    return {field: value for field, value in kept.items() if value}
 
 
 async def create(location: Location, document: dict[str, Any]) -> Kept:

@@ -9,14 +9,14 @@ import msgspec
 from torchyard.api.backends import Backend
 from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.api.resource import API_VERSION, KIND, TrainingJob, job_document
-from torchyard.api.validation.validate import has_kind, validate_bytes
+from torchyard.api.validation.validate import has_kind, validate_document
 from torchyard.client.backend import logged
-from torchyard.client.documents import as_json, sets_of, shown, without_lines
+from torchyard.client.documents import json_values, sets_of, shown
 from torchyard.client.errors import TorchYardError
 from torchyard.client.files import job_of, the_job
 from torchyard.client.functions import JobFunction
 from torchyard.client.scripts import script_name, script_spec
-from torchyard.client.start import RequestedJob
+from torchyard.client.start import RequestedJob, folder_of
 from torchyard.sweeps.resource import KIND as SWEEP
 from torchyard.sweeps.resource import TrainingSweep
 
@@ -79,7 +79,8 @@ def requested(
 def _of_file(file: Path, sets: Sequence[str], name: str | None) -> RequestedJob:
     if has_kind(file, SWEEP):
         raise _a_sweep(str(file))
-    wanted = RequestedJob(job_of(file, sets), file.absolute().parent, str(file), is_file=True)
+    job = job_of(file, sets)
+    wanted = RequestedJob(job, folder_of(job.metadata, file.absolute().parent), str(file), is_file=True)
     return wanted if name is None else wanted._replace(job=_renamed(wanted.job, name))
 
 
@@ -110,9 +111,9 @@ def _of_document(
     if name is not None:
         metadata = document.get("metadata")
         document = {**document, "metadata": {**(metadata if isinstance(metadata, Mapping) else {}), "name": name}}
-    result = validate_bytes(as_json(document, source).encode(), source, sets)
-    result = msgspec.structs.replace(result, problems=without_lines(result.problems))
-    return RequestedJob(the_job(result, source), folder, source, is_file=is_file)
+    result = validate_document(json_values(document, source), source, sets)
+    job = the_job(result, source)
+    return RequestedJob(job, folder_of(job.metadata, folder), source, is_file=is_file)
 
 
 def _renamed(job: TrainingJob, name: str) -> TrainingJob:

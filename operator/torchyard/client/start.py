@@ -5,8 +5,11 @@ from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from torchyard.api.backends import ignored, on_this_machine
-from torchyard.api.resource import TrainingJob
+from torchyard.api.names import OF_TRIALS, SOURCE_FOLDER
+from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.status import State
 from torchyard.api.validation.changes import can_go_on_from
 from torchyard.api.values import plural
@@ -14,7 +17,7 @@ from torchyard.client.backend import Notice, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.local import named
 from torchyard.local.run import RunFolder, read_run
-from torchyard.local.runs import KEPT_ASIDE, SOURCE_FOLDER, Aside, create_run, expire_runs
+from torchyard.local.runs import KEPT_ASIDE, Aside, create_run, expire_runs
 
 
 class RequestedJob(NamedTuple):
@@ -41,7 +44,7 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
     Raises:
         TorchYardError: the name is taken.
     """
-    job = wanted.job
+    job = not_a_trial(wanted.job)
     if unused := ignored(job.spec, "local"):
         notice(f"torchyard: this machine has no use for {', '.join(unused)}; ignored")
     job = on_this_machine(job)
@@ -63,6 +66,32 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
     if kept.status.state:
         notice(f"torchyard: goes on with the unfinished run {folder.name!r}; `torchyard rm {folder.name}` deletes it")
     return folder
+
+
+def folder_of(metadata: ObjectMeta, default: Path, notice: Notice = logged) -> Path:
+    """Return what `workingDir` of a job or sweep is relative to: the folder in which a printed one was started.
+
+    Args:
+        metadata: of the job or sweep; a printed one names its folder.
+        default: of its file, used if it names none.
+        notice: called if that is another folder, or one that does not exist on this machine.
+    """
+    folder = Path(str(metadata.annotations.get(SOURCE_FOLDER) or default))
+    if not folder.is_dir():
+        notice(f"torchyard: {metadata.name} was started in {folder}, which does not exist here; {default} is used")
+        return default
+    if folder != default:
+        notice(f"torchyard: starts in {folder}, as {metadata.name} did (annotation {SOURCE_FOLDER})")
+    return folder
+
+
+def not_a_trial(job: TrainingJob) -> TrainingJob:
+    """Return the job without what makes it a trial: the printed job of a trial, started again, is a job by itself."""
+    labels, annotations = (
+        {name: text for name, text in texts.items() if name not in OF_TRIALS}
+        for texts in (job.metadata.labels, job.metadata.annotations)
+    )
+    return replace(job, metadata=replace(job.metadata, labels=labels, annotations=annotations))
 
 
 def require_gpus(job: TrainingJob) -> None:

@@ -26,12 +26,11 @@ def checked_sweep(file: Path, sets: Sequence[str]) -> SweepValidation:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         problem = Problem(str(file), 0, "", f"it cannot be read ({reason})", "give a readable file")
         return SweepValidation(problems=(problem,))
-    return checked_bytes(data, str(file), sets)
+    return checked_trials(validate_sweep_bytes(data, str(file), sets), str(file))
 
 
-def checked_bytes(data: bytes, source: str, sets: Sequence[str]) -> SweepValidation:
-    """Return the sweep of some YAML or JSON, or all that is wrong with it; `source` names it in messages."""
-    result = validate_sweep_bytes(data, source, sets)
+def checked_trials(result: SweepValidation, source: str) -> SweepValidation:
+    """Return a valid sweep, or what its trainer rejects of its trials; `source` names it in messages."""
     if result.sweep is None:
         return result
     spec = result.sweep.spec

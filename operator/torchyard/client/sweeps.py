@@ -5,21 +5,21 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import msgspec
-
 from torchyard.api.resource import API_VERSION, TrainingJob
 from torchyard.api.resource import KIND as JOB
-from torchyard.client.documents import as_json, sets_of, shown, without_lines
+from torchyard.client.documents import json_values, sets_of, shown
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.client.functions import JobFunction
-from torchyard.client.jobs import OF_USERS
+from torchyard.client.jobs import metadata_of_users
 from torchyard.client.location import HERE, Location, is_configured
-from torchyard.client.sweep_files import checked_bytes, checked_sweep, named, the_sweep
+from torchyard.client.start import folder_of
+from torchyard.client.sweep_files import checked_sweep, checked_trials, named, the_sweep
 from torchyard.client.trials import TrialsTable
 from torchyard.local.sweeps import NoSweepError, load_sweep, remove_sweep, sweep_names, trial_jobs
 from torchyard.sweeps.codec import sweep_document
 from torchyard.sweeps.resource import KIND, TrainingSweep
 from torchyard.sweeps.results import best_job, results_of
+from torchyard.sweeps.validate import validate_sweep_document
 
 LOOK_SECONDS = 2.0
 PLACES = (None, "machine", "cluster")
@@ -250,7 +250,8 @@ def _requested(
     sets = sets_of(overrides)
     if isinstance(target, str | Path):
         file = Path(target)
-        return named(the_sweep(checked_sweep(file, sets), str(file)), name), str(file), file.absolute().parent
+        wanted = named(the_sweep(checked_sweep(file, sets), str(file)), name)
+        return wanted, str(file), folder_of(wanted.metadata, file.absolute().parent)
     if isinstance(target, TrainingSweep):
         document = sweep_document(target)
     elif isinstance(target, Mapping) and target.get("kind", KIND) == KIND:
@@ -259,9 +260,9 @@ def _requested(
         job = isinstance(target, TrainingJob | JobFunction) or (isinstance(target, Mapping) and target["kind"] == JOB)
         fix = "torchyard.run runs a job" if job else "give a TrainingSweep, a dict, or the path of its file"
         raise TorchYardError(f"{shown(target)} is not a sweep", fix)
-    checked = checked_bytes(as_json(document, "sweep").encode(), "sweep", sets)
-    checked = msgspec.structs.replace(checked, problems=without_lines(checked.problems))
-    return named(the_sweep(checked, "sweep"), name), "sweep", Path.cwd()
+    checked = checked_trials(validate_sweep_document(json_values(document, "sweep"), "sweep", sets), "sweep")
+    wanted = named(the_sweep(checked, "sweep"), name)
+    return wanted, "sweep", folder_of(wanted.metadata, Path.cwd())
 
 
 def prepared(wanted: TrainingSweep, folder: Path) -> TrainingSweep:
@@ -311,7 +312,7 @@ def creatable(sweep: TrainingSweep, source: str, namespace: str | None) -> dict[
         TorchYardError: it is for another namespace.
     """
     document = sweep_document(sweep)
-    document["metadata"] = {field: value for field, value in document["metadata"].items() if field in OF_USERS}
+    document["metadata"] = metadata_of_users(document["metadata"])
     given = document["metadata"].get("namespace")
     if given and namespace and given != namespace:
         raise TorchYardError(f"{source} is for namespace {given!r}, not {namespace!r}", "leave one of them out")

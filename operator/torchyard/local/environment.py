@@ -11,17 +11,14 @@ import msgspec
 
 from torchyard.api import launch
 from torchyard.api.launch import local_procs
+from torchyard.api.names import PROGRAM_FOLDER, SOURCE_FOLDER
 from torchyard.api.resource import TrainingJob
 from torchyard.interpreter import own_environment
 from torchyard.local.record import POD_MARK, PodRecord
 from torchyard.local.run import RunFolder
-from torchyard.local.runs import SOURCE_FOLDER
 
 if TYPE_CHECKING:
     from torchyard.sweeps.resource import TrainingSweep
-
-PROGRAM_FOLDER = "torchyard.dev/program-folder"
-"""Annotation: folder of the `torchrun` and `python` of the user's commands, also after `torchyard resume` elsewhere."""
 
 OWN_PROGRAMS = Path(sys.executable).parent
 """Folder of the `torchrun` and `python` of the environment that TorchYard is installed in."""

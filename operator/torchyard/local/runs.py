@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from torchyard.api import values
+from torchyard.api.names import SOURCE_FOLDER
 from torchyard.api.resource import TrainingJob
 from torchyard.api.validation.changes import can_go_on_from
 from torchyard.api.values import Time, rfc3339
@@ -31,9 +32,6 @@ from torchyard.local.run import (
     take_lock,
     write_job,
 )
-
-SOURCE_FOLDER = "torchyard.dev/source-folder"
-"""Annotation: folder of the job file, which `spec.workingDir` is relative to."""
 
 REMOVE_SECONDS = 60.0
 ASKING_SECONDS = 0.2

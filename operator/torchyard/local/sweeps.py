@@ -11,12 +11,12 @@ from pathlib import Path
 
 import msgspec
 
-from torchyard.api.names import SWEEP_UID
+from torchyard.api.names import PROGRAM_FOLDER, SOURCE_FOLDER, SWEEP_UID
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.values import DNS_LABEL_PATTERN, Duration, Time
-from torchyard.local.environment import PROGRAM_FOLDER, with_programs
+from torchyard.local.environment import with_programs
 from torchyard.local.run import (
     RunFolder,
     decode_object,
@@ -29,7 +29,7 @@ from torchyard.local.run import (
     write_atomic,
     write_status_file,
 )
-from torchyard.local.runs import SOURCE_FOLDER, create_run, recordable, remove_run
+from torchyard.local.runs import create_run, recordable, remove_run
 from torchyard.sweeps.codec import read_sweep, sweep_document
 from torchyard.sweeps.outcomes import Value
 from torchyard.sweeps.resource import TrainingSweep, TrialRecord, Unit, trial_name

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from torchyard.api.formatting import clean
+from torchyard.api.names import OF_THIS_MACHINE
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.status import NonFinite, State
 from torchyard.api.values import figure
@@ -102,7 +103,10 @@ def best_job(sweep: TrainingSweep, results: Sequence[Result]) -> TrainingJob | N
     if best is None:
         return None
     spec = trial_spec(sweep.spec.job_template.spec, best.parameters)
-    return TrainingJob(metadata=ObjectMeta(name=f"{sweep.metadata.name}-best"), spec=spec)
+    # Where it started: relative paths of its program are found from anywhere.
+    annotations = {name: text for name, text in sweep.metadata.annotations.items() if name in OF_THIS_MACHINE}
+    name, namespace = f"{sweep.metadata.name}-best", sweep.metadata.namespace
+    return TrainingJob(metadata=ObjectMeta(name=name, namespace=namespace, annotations=annotations), spec=spec)
 
 
 def best_so_far(sweep: TrainingSweep, results: Sequence[Result]) -> list[float]:

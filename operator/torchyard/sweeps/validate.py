@@ -1,7 +1,7 @@
 """`torchyard validate sweep.yaml`: every fault of a sweep's file at once, with line and fix."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,9 @@ import msgspec
 from torchyard.api.files import read_bounded
 from torchyard.api.resource import API_VERSION
 from torchyard.api.resource import KIND as JOB_KIND
-from torchyard.api.validation.overrides import override
 from torchyard.api.validation.problems import Problem
 from torchyard.api.validation.schema_check import check
-from torchyard.api.validation.validate import MAX_PROBLEMS, checked_tree, tree_of
+from torchyard.api.validation.validate import MAX_PROBLEMS, checked_tree, overridden, tree_of, tree_of_document
 from torchyard.api.validation.yaml_tree import MAX_BYTES, At
 from torchyard.sweeps.codec import read_sweep, sweep_document
 from torchyard.sweeps.resource import TrainingSweep, trial_name
@@ -50,8 +49,18 @@ def validate_sweep_bytes(data: bytes, file: str, sets: Sequence[str] = ()) -> Sw
     if isinstance(root, Problem):
         return SweepValidation(problems=(root,))
     tree, found = root
-    problems = [*found, *(problem for text in sets if (problem := override(tree, text)) is not None)]
+    return _checked(tree, file, [*found, *overridden(tree, sets)])
 
+
+def validate_sweep_document(document: Mapping[str, Any], source: str, sets: Sequence[str] = ()) -> SweepValidation:
+    """Check the JSON values of a sweep that is in no file; `source` names it in messages, which have no lines."""
+    tree = tree_of_document(document, source)
+    if isinstance(tree, Problem):
+        return SweepValidation(problems=(tree,))
+    return _checked(tree, source, overridden(tree, sets))
+
+
+def _checked(tree: At, file: str, problems: list[Problem]) -> SweepValidation:
     def report(path: str, at: At, what: str, fix: str) -> None:
         origin, line = (at.origin, 0) if at.origin else (file, at.key_line or at.line)
         problems.append(Problem(origin, line, path, what, fix))
@@ -76,13 +85,14 @@ def validate_sweep_bytes(data: bytes, file: str, sets: Sequence[str] = ()) -> Sw
 
 def _of_the_job(tree: At, file: str, sweep: TrainingSweep) -> list[Problem]:
     """Return the faults of the template as a job, with the lines of the sweep's file."""
+    line = tree.line
     whole = {
-        "apiVersion": At(value=API_VERSION, line=1),
-        "kind": At(value=JOB_KIND, line=1),
-        "metadata": At(value={"name": At(value=trial_name(sweep.metadata.name, 0), line=1)}, line=1),
+        "apiVersion": At(value=API_VERSION, line=line),
+        "kind": At(value=JOB_KIND, line=line),
+        "metadata": At(value={"name": At(value=trial_name(sweep.metadata.name, 0), line=line)}, line=line),
         "spec": _find(tree, TEMPLATE),
     }
-    found = checked_tree(At(value=whole, line=1), file).problems
+    found = checked_tree(At(value=whole, line=line), file).problems
     return [
         Problem(each.file, each.line, re.sub(r"^spec\b", TEMPLATE, each.path), each.what, each.fix) for each in found
     ]

@@ -1,26 +1,28 @@
 """`--set path=value` changes a job file before it is checked. `nodes` is short for `spec.nodes`."""
 
 import re
+from typing import Any
 
 from torchyard.api.validation.problems import Problem
-from torchyard.api.validation.yaml_tree import At, YamlError, read
+from torchyard.api.validation.yaml_tree import At, NotTextError, YamlError, read, tree_of_values
 
 _ROOTS = {"apiVersion", "kind", "metadata", "spec"}
 _PART = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)((?:\[[0-9]{1,5}\])*)")
 
 
 class Override(str):
-    """A change that no command line has: `path=value`, and the place that messages name instead of `--set`."""
+    """A change that no command line has: its path, its value, and the place that messages name instead of `--set`."""
 
-    __slots__ = ("origin",)
+    __slots__ = ("origin", "value")
     origin: str
+    value: Any
 
     @classmethod
-    def of(cls, path: str, value: str, origin: str) -> "Override":
-        """Return the change of a field; `value` is YAML."""
-        made = cls(f"{path}={value}")
-        made.origin = origin
-        return made
+    def of(cls, path: str, value: Any, origin: str) -> "Override":
+        """Return the change of a field to JSON values."""
+        change = cls(path)
+        change.origin, change.value = origin, value
+        return change
 
 
 def override(root: At, text: str) -> Problem | None:
@@ -28,22 +30,32 @@ def override(root: At, text: str) -> Problem | None:
 
     `nodes=2`, `spec.trainer.params.steps=100`, `env[0].value=x`, `preload=[numpy]`; `path=null` removes a field.
     """
-    origin = text.origin if isinstance(text, Override) else f"--set {text[:100]}"
-    path, equals, written = text.partition("=")
-    parts = _parts(path)
-    if isinstance(text, Override) and not parts:
-        return Problem(origin, 0, "", "not the path of a field", "write it like nodes or trainer.params.steps")
-    if not equals or not parts:
-        return Problem(origin, 0, "", "not of the form path=value", "write it like nodes=2 or trainer.params.steps=100")
+    if isinstance(text, Override):
+        origin, path, parts = text.origin, str(text), _parts(text)
+        if not parts:
+            return Problem(origin, 0, "", "not the path of a field", "write it like nodes or trainer.params.steps")
+    else:
+        origin = f"--set {text[:100]}"
+        path, equals, written = text.partition("=")
+        parts = _parts(path)
+        if not equals or not parts:
+            fix = "write it like nodes=2 or trainer.params.steps=100"
+            return Problem(origin, 0, "", "not of the form path=value", fix)
     try:
-        documents, repeated = read(written)
+        value = tree_of_values(text.value) if isinstance(text, Override) else _one_value(written)
+    except NotTextError as error:
+        return Problem(origin, 0, f"{path}{error.path}", error.what, error.fix)
     except YamlError as error:
         return Problem(origin, 0, path, error.what, error.fix)
-    if len(documents) > 1 or repeated:
-        return Problem(origin, 0, path, "more than one value", "give one")
-    value = documents[0] if documents else At(value=None, line=0)
     _mark(value, origin)
     return _put(root, parts, value, origin)
+
+
+def _one_value(written: str) -> At:
+    documents, repeated = read(written)
+    if len(documents) > 1 or repeated:
+        raise YamlError(0, "more than one value", "give one")
+    return documents[0] if documents else At(value=None, line=0)
 
 
 def _parts(path: str) -> list[str | int]:

@@ -17,7 +17,7 @@ from torchyard.api.validation.overrides import override
 from torchyard.api.validation.parse import broken_rules
 from torchyard.api.validation.problems import Problem, nearest, shown
 from torchyard.api.validation.schema_check import UNSOUND, check, check_params
-from torchyard.api.validation.yaml_tree import MAX_BYTES, At, YamlError, read
+from torchyard.api.validation.yaml_tree import MAX_BYTES, At, NotTextError, YamlError, read, tree_of_values
 from torchyard.api.values import BUILT_IN
 
 MAX_PROBLEMS = 100
@@ -48,8 +48,20 @@ def validate_bytes(data: bytes, file: str, sets: Sequence[str] = ()) -> Validati
     if isinstance(root, Problem):
         return Validation(problems=(root,))
     tree, found = root
-    problems = [*found, *(problem for text in sets if (problem := override(tree, text)) is not None)]
-    return _Checked(file, tree, problems).result()
+    return _Checked(file, tree, [*found, *overridden(tree, sets)]).result()
+
+
+def validate_document(document: Mapping[str, Any], source: str, sets: Sequence[str] = ()) -> Validation:
+    """Check the JSON values of a job that is in no file; `source` names it in messages, which have no lines."""
+    tree = tree_of_document(document, source)
+    if isinstance(tree, Problem):
+        return Validation(problems=(tree,))
+    return _Checked(source, tree, overridden(tree, sets)).result()
+
+
+def overridden(tree: At, sets: Sequence[str]) -> list[Problem]:
+    """Apply `path=value` changes to the tree in place; return the faults of those that cannot be applied."""
+    return [problem for text in sets if (problem := override(tree, text)) is not None]
 
 
 def check_update(old: TrainingJob, new: TrainingJob, file: str = "") -> tuple[Problem, ...]:
@@ -101,6 +113,16 @@ def tree_of(data: bytes, file: str) -> tuple[At, list[Problem]] | Problem:
         what = f"{len(documents)} documents in one file"
         return Problem(file, documents[1].line, "", what, "put each job into a file of its own")
     return documents[0], [Problem(file, error.line, "", error.what, error.fix) for error in repeated]
+
+
+def tree_of_document(document: Any, source: str) -> At | Problem:
+    """Return JSON values as a tree without lines, or why they cannot be a job."""
+    try:
+        return tree_of_values(document)
+    except NotTextError as error:
+        return Problem(source, 0, error.path, error.what, error.fix)
+    except YamlError as error:
+        return Problem(source, 0, "", error.what, error.fix)
 
 
 class _Checked:

@@ -3,12 +3,15 @@
 Scalars are read as kubectl reads them, so that `yes` is a boolean here as there, and `1e-4` is a number.
 """
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import yaml
 from msgspec import Struct
+
+from torchyard.api.yaml_text import readable_json
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 64
@@ -30,7 +33,14 @@ _HINTS = (
     ("did not find expected key", "align the keys of a mapping"),
     ("control characters", "remove the character"),
     ("special characters", "remove the character"),
+    ("invalid Unicode character escape code", r"write the character itself, or in double quotes \U0001F389"),
 )
+_TOO_DEEP = f"nested more than {MAX_DEPTH} deep", "no field of a job is that deep"
+_TOO_MANY = (
+    f"more than {MAX_VALUES} values",
+    "a job holds far fewer; put data into a file of a volume, or look for aliases of aliases",
+)
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 class At(Struct):
@@ -62,6 +72,40 @@ class At(Struct):
         return self.value
 
 
+def tree_of_values(value: Any) -> At:
+    """Return JSON values of a program as a tree without lines.
+
+    Raises:
+        NotTextError: a text or the name of a field in it has no form in UTF-8.
+        YamlError: it is nested too deeply or holds too many values.
+    """
+    return _tree(value, "", 0)
+
+
+def _tree(value: Any, path: str, depth: int) -> At:
+    if depth > MAX_DEPTH:
+        raise YamlError(0, *_TOO_DEEP)
+    if isinstance(value, Mapping):
+        for key in value:
+            require_text(key, path)
+        fields = {key: _tree(child, f"{path}.{key}" if path else key, depth + 1) for key, child in value.items()}
+        return _sized(fields, fields.values())
+    if isinstance(value, list):
+        items = [_tree(child, f"{path}[{index}]", depth + 1) for index, child in enumerate(value)]
+        return _sized(items, items)
+    if isinstance(value, str):
+        require_text(value, path)
+        return At(value=value, line=0)
+    return At(value=value, line=0, written=json.dumps(value))
+
+
+def _sized(value: Any, children: Iterable[At]) -> At:
+    size = 1 + sum(child.size for child in children)
+    if size > MAX_VALUES:
+        raise YamlError(0, *_TOO_MANY)
+    return At(value=value, line=0, size=size)
+
+
 class YamlError(ValueError):
     """What is wrong with the text, in which line (1-based), and how to correct it."""
 
@@ -70,12 +114,41 @@ class YamlError(ValueError):
         self.line, self.what, self.fix = line, what, fix
 
 
+class NotTextError(ValueError):
+    """A text that has no form in UTF-8, and the path of the field that holds it."""
+
+    def __init__(self, path: str, what: str, fix: str) -> None:
+        super().__init__(f"{path}: {what}: {fix}")
+        self.path, self.what, self.fix = path, what, fix
+
+
+def require_text(text: str, path: str) -> None:
+    """Check that UTF-8 can hold a text: an argument or a path of the operating system may have any bytes.
+
+    Raises:
+        NotTextError: it cannot.
+    """
+    if text.isascii() or (half := _HALF.search(text)) is None:
+        return
+    number, code = half.start() + 1, ord(half[0])
+    if 0xDC80 <= code <= 0xDCFF:  # of `os.fsdecode`
+        what, fix = f"character {number} is the byte 0x{code - 0xDC00:02x}, which is not UTF-8", "write it as UTF-8"
+    else:
+        what, fix = f"character {number} is U+{code:04X}, half of a surrogate pair", "write the whole character"
+    raise NotTextError(path, what, fix)
+
+
 def read(text: str) -> tuple[list[At], list[YamlError]]:
     """Return every document of the text that is not empty, and the keys that stand twice (the first one counts).
 
     Raises:
         YamlError: the first thing that is not YAML, or is YAML that no job needs.
     """
+    try:
+        require_text(text, "")
+    except NotTextError as error:
+        raise YamlError(1, error.what, error.fix) from None
+    text = readable_json(text)
     repeated: list[YamlError] = []
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
@@ -141,7 +214,7 @@ class _Document:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event.anchor, line)
         if depth > MAX_DEPTH:
-            raise YamlError(line, f"nested more than {MAX_DEPTH} deep", "no field of a job is that deep")
+            raise YamlError(line, *_TOO_DEEP)
         if isinstance(event, yaml.ScalarEvent):
             value = self._scalar(event, line)
             node = At(value=value, line=line, written="" if isinstance(value, str) else _short(event.value))
@@ -167,11 +240,7 @@ class _Document:
         # Aliases are counted as often as they are used: a small file cannot unfold into a large one.
         self._count += by
         if self._count > MAX_VALUES:
-            raise YamlError(
-                line,
-                f"more than {MAX_VALUES} values",
-                "a job holds far fewer; put data into a file of a volume, or look for aliases of aliases",
-            )
+            raise YamlError(line, *_TOO_MANY)
 
     def _sequence(self, line: int, depth: int) -> At:
         items: list[At] = []

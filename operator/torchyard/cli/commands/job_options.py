@@ -1,11 +1,10 @@
 """The job of a command line: a job file, or a script, module or command with its options and no file."""
 
 import os
-import re
 import shlex
 import sys
 from argparse import ArgumentTypeError
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -16,11 +15,11 @@ from torchyard.cli.output import say
 from torchyard.client.errors import InvalidJobError
 
 if TYPE_CHECKING:
+    from torchyard.api.spec import TrainingJobSpec
     from torchyard.api.validation.validate import Validation
     from torchyard.client.start import RequestedJob
 
 Backend = Literal["cluster", "local"]
-_PLAIN = re.compile(r"[A-Za-z]([A-Za-z0-9_./-]*[A-Za-z0-9])?")
 _SHELL_SUFFIXES = {".sh", ".bash"}
 _JOB_SUFFIXES = {".yaml", ".yml", ".json"}
 
@@ -131,25 +130,31 @@ def checked_program(options: JobOptions, backend: Backend, name: str | None = No
     return _judged(document, source, options), source
 
 
-def save(wanted: "RequestedJob", path: Path) -> None:
+def save(wanted: "RequestedJob", path: Path, backend: Backend) -> None:
     """Write the job file of a job.
 
-    Raises:
-        RefusalError: the file exists already.
-    """
-    import yaml
+    Args:
+        wanted: the job.
+        path: of the file.
+        backend: where it will run: on this machine, what it names is found from the folder of the file, too.
 
+    Raises:
+        RefusalError: the file exists already, or the folder of the job has a name that no file can hold.
+    """
     from torchyard.api.resource import job_document
+    from torchyard.api.yaml_text import comment, dumped
+    from torchyard.client.jobs import metadata_of_users
+    from torchyard.local.runs import recordable
 
     document = job_document(wanted.job, with_status=False)
-    folder = path.absolute().parent
-    if "trainer" not in document["spec"] and "script" not in document["spec"] and folder != wanted.folder:
-        inside = document["spec"].get("workingDir", "")
-        document["spec"]["workingDir"] = os.path.relpath(wanted.folder / inside, folder)
-    words = shlex.join(word for word in sys.argv[1:])
-    text = f"# Written by: torchyard {words}\n" + yaml.dump(
-        document, Dumper=_dumper(), sort_keys=False, allow_unicode=True, width=120
-    )
+    document["metadata"] = metadata_of_users(document["metadata"])
+    folder, program = (each.resolve() for each in (path.parent, wanted.folder / (wanted.job.spec.working_dir or "")))
+    if backend == "local" and folder != wanted.folder.resolve() and _starts_in(program, wanted.job.spec):
+        try:
+            document["spec"]["workingDir"] = os.path.relpath(recordable(program), folder)
+        except ValueError as error:
+            raise RefusalError(str(error).rstrip(".")) from error
+    text = comment(f"Written by: torchyard {shlex.join(sys.argv[1:])}") + dumped(document)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -158,10 +163,29 @@ def save(wanted: "RequestedJob", path: Path) -> None:
     say(f"{path}: written; `torchyard run {path}` runs it here, `torchyard submit {path}` on a cluster")
 
 
+def _starts_in(folder: Path, spec: "TrainingJobSpec") -> bool:
+    """Return whether a job needs the folder that it is started in: its command may, and files that its trainer reads.
+
+    A script travels with the job.
+    """
+    if Path(spec.working_dir or "").is_absolute() or spec.script is not None:
+        return False
+    return spec.trainer is None or any(
+        (folder / text).exists() for text in _texts(spec.trainer.params.decoded()) if text
+    )
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    for child in value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ():
+        yield from _texts(child)
+
+
 def _from_file(file: Path, options: JobOptions, verb: str) -> "RequestedJob":
     from torchyard.api.validation.validate import has_kind
     from torchyard.client.files import job_of, the_job
-    from torchyard.client.start import RequestedJob
+    from torchyard.client.start import RequestedJob, folder_of
     from torchyard.sweeps.resource import KIND
 
     if has_kind(file, KIND):
@@ -184,7 +208,7 @@ def _from_file(file: Path, options: JobOptions, verb: str) -> "RequestedJob":
         given = {variable["name"]: variable for variable in document["spec"].get("env", [])}
         document["spec"]["env"] = list({**given, **_by_name(options.env)}.values())
         job = the_job(_judged(document, str(file), options._replace(sets=[])), str(file))
-    return RequestedJob(job, file.absolute().parent, str(file), is_file=True)
+    return RequestedJob(job, folder_of(job.metadata, file.absolute().parent, say), str(file), is_file=True)
 
 
 def fields(options: JobOptions) -> list[str]:
@@ -230,15 +254,10 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
 
 
 def _judged(document: dict[str, Any], source: str, options: JobOptions) -> "Validation":
-    from msgspec.structs import replace
-
-    from torchyard.api.validation.validate import validate_bytes
-    from torchyard.client.documents import as_json
+    from torchyard.api.validation.validate import validate_document
 
     sets = [] if options.file is not None and options.file.suffix != SCRIPT_SUFFIX else fields(options)
-    result = validate_bytes(as_json(document, source).encode(), source, [*sets, *options.sets])
-    # A job made from options has no lines that a message could name.
-    return replace(result, problems=tuple(replace(problem, line=0) for problem in result.problems))
+    return validate_document(document, source, [*sets, *options.sets])
 
 
 def _procs(text: str) -> int | str:
@@ -263,17 +282,3 @@ def _by_name(env: Sequence[dict[str, str]]) -> dict[str, dict[str, str]]:
 
 def _verb(backend: Backend) -> str:
     return "run" if backend == "local" else "submit"
-
-
-def _dumper() -> Any:
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        """Writes text of several lines as people do, and quotes what any reader of YAML might take for a number."""
-
-    def text(dumper: Any, value: str) -> Any:
-        style = "|" if "\n" in value else None if _PLAIN.fullmatch(value) else '"'
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
-
-    Dumper.add_representer(str, text)
-    return Dumper

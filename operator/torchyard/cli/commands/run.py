@@ -53,7 +53,7 @@ def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) 
         return run(options, name, output)
     wanted = requested(options, "local", name)
     if options.save is not None:
-        save(wanted, options.save)
+        save(wanted, options.save, "local")
         return SUCCEEDED
     programs = programs_of_shell()
     if programs != OWN_PROGRAMS and wanted.job.spec.trainer is None:

@@ -69,7 +69,7 @@ def submit(
         return submit_sweep(options, name, context, namespace, output)
     wanted = requested(options, "cluster", name)
     if options.save is not None:
-        save(wanted, options.save)
+        save(wanted, options.save, "cluster")
         return SUCCEEDED
     job = wanted.job
     if unused := ignored(job.spec, "cluster"):

@@ -30,6 +30,7 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
     Raises:
         RefusalError: the file is invalid, the name is taken, or Optuna is not installed.
     """
+    from torchyard.client.start import folder_of
     from torchyard.client.sweeps import prepared
     from torchyard.local.environment import programs_of_shell, with_programs
     from torchyard.local.sweeps import control_sweep
@@ -38,7 +39,7 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
 
     assert options.file is not None
     wanted = with_programs(named(sweep_of(options), name), programs_of_shell())
-    sweep = prepared(wanted, options.file.absolute().parent)
+    sweep = prepared(wanted, folder_of(wanted.metadata, options.file.absolute().parent, say))
     try:
         with control_sweep(sweep.metadata.name):
             return asyncio.run(_Watching(sweep).until_over(output))
