@@ -48,7 +48,7 @@ def module(folder, source, name="trained"):
     made = types.ModuleType(name)
     made.__file__ = str(folder / f"{name}.py")
     sys.modules[name] = made
-    exec(compile(source, made.__file__, "exec"), made.__dict__)
+    exec(compile(source.removeprefix("\ufeff"), made.__file__, "exec"), made.__dict__)
     return made
 
 
@@ -89,6 +89,27 @@ def test_a_module_travels_and_its_function_is_called_with_json(tmp_path):
     done = executed(job, tmp_path)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == [3, ["a", "b"], text, 0.5, "trained", False]
+
+
+@pytest.mark.parametrize("backend", ["local", "cluster"])
+def test_code_of_the_module_sees_no_arguments_and_its_own_folder(tmp_path, backend):
+    source = """\ufeff
+import json, sys
+import torchyard as ty
+ARGV = list(sys.argv)
+@ty.job
+def train(text):
+    print(json.dumps([ARGV, __file__, sys.path[0], text]))
+"""
+    job = requested(module(tmp_path, source).train, backend, arguments={"text": "\udcff 🎉"}).job
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    done = executed(job, folder)
+    assert done.returncode == 0, done.stderr
+    argv, file, first, text = json.loads(done.stdout)
+    shown = str(tmp_path / "trained.py") if backend == "local" else "trained.py"
+    assert (argv, file, text) == ([shown], shown, "\udcff 🎉")
+    assert (first == str(tmp_path)) == (backend == "local")
 
 
 def test_a_direct_call_runs_the_function_here(capsys, tmp_path):

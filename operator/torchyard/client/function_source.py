@@ -31,7 +31,7 @@ def source_of_module(file: Path, function: str, backend: Backend, image: object,
         TorchYardError: the module needs other modules, which the job cannot contain.
     """
     try:
-        source = file.read_text(encoding="utf-8")
+        source = file.read_text(encoding="utf-8-sig")
         tree = ast.parse(source)
     except (OSError, ValueError, SyntaxError) as error:
         raise TorchYardError(

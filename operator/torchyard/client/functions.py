@@ -30,7 +30,7 @@ PROGRAM = frozenset({"trainer", "command", "args", "script"})
 """Fields that say what is run, which the function does."""
 
 _LAUNCHER = '''\
-"""Calls `{function}` of the module below with the JSON in argv[1]; written by torchyard.job."""
+"""Calls `{function}` of the module below with the JSON that is its argument; written by torchyard.job."""
 import json
 import linecache
 import os
@@ -38,16 +38,23 @@ import sys
 import types
 
 SOURCE = {source}
+ARGUMENTS = sys.argv[1:]
 
 
 def module():
-    """Execute the module under another name, so that `if __name__ == "__main__"` in it is false."""
+    """Execute the module under another name, so that `if __name__ == "__main__"` in it is false.
+
+    It finds what it would find where it was started: no arguments of its own, and modules of its folder.
+    """
     name = {module!r} if {module!r} not in sys.modules else {module!r} + "_job"
     made = types.ModuleType(name)
     made.__file__ = {file!r}
     linecache.cache[made.__file__] = (len(SOURCE), None, SOURCE.splitlines(True), made.__file__)
     sys.modules[name] = made
-    sys.path.append(os.getcwd())
+    sys.argv[:] = [made.__file__]
+    own, folder = os.path.dirname(os.path.abspath(__file__)), {folder!r}
+    others = [each for each in sys.path if each not in (own, folder)]
+    sys.path[:] = [folder, *others] if folder else [*others, os.getcwd()]
     torchyard, aio = types.ModuleType("torchyard"), types.ModuleType("torchyard.aio")
     torchyard.job = lambda function=None, **fields: function if function is not None else lambda inner: inner
     torchyard.aio = aio
@@ -83,7 +90,7 @@ class Absent(Exception):
 MODULE = module()  # also in processes that multiprocessing spawns, which unpickle classes of this module
 
 if __name__ == "__main__":
-    MODULE.{function}(**json.loads(sys.argv[1]))
+    MODULE.{function}(**json.loads(ARGUMENTS[0]))
 '''
 
 
@@ -217,12 +224,20 @@ def _script(function: Callable[..., Any], backend: Backend, image: object, notic
     file = _file_of(function)
     if file is None:
         module, shown, source = "notebook", "<notebook>", source_of_function(function)
+        folder = Path.cwd()
     else:
-        module, shown = file.stem, file.name
+        module, folder = file.stem, file.parent
+        shown = str(file) if backend == "local" else file.name
         source = source_of_module(file, function.__name__, backend, image, notice)
     raw = source.endswith("\n") and "'''" not in source and "\0" not in source
     quoted = f"r'''{source}'''" if raw else repr(source)
-    return _LAUNCHER.format(function=function.__name__, source=quoted, module=module, file=shown)
+    return _LAUNCHER.format(
+        function=function.__name__,
+        source=quoted,
+        module=module,
+        file=shown,
+        folder=str(folder) if backend == "local" else None,
+    )
 
 
 def _file_of(function: Callable[..., Any]) -> Path | None:

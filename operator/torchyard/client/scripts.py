@@ -66,7 +66,7 @@ def readable_by_pods(script: Path, image: str | None, words: Sequence[str], noti
         what = f"{script} has {len(data) / 1024:.0f} KiB; a job carries at most {MAX_SCRIPT_BYTES // 1024} KiB"
         raise TorchYardError(what, build)
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise TorchYardError(f"{script}: byte 0x{data[error.start]:02x} is not UTF-8", "save it as UTF-8") from error
     if "\0" in text or not text.strip():
