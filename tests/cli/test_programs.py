@@ -11,6 +11,9 @@ from torchyard.api.resource import TrainingJob, read_job
 from torchyard.local.environment import OWN_PROGRAMS, pod_environment, programs_of_shell, with_programs
 from torchyard.local.record import PodRecord
 from torchyard.local.run import RunFolder
+from torchyard.local.zipapp import agent_zipapp
+from torchyard_agent import settings
+from torchyard_agent.workers.environment import worker_environment
 
 PRINTS = "import os; print('active' if 'ACTIVE' in os.environ else 'own')"
 
@@ -20,11 +23,22 @@ def job(**spec: object) -> TrainingJob:
     return read_job({**kind, "metadata": {"name": "train", "uid": "u-1"}, "spec": spec})
 
 
-def first_on_path(job: TrainingJob, folder: Path, path: str) -> str:
+def environment(job: TrainingJob, folder: Path, inherited: dict[str, str]) -> dict[str, str]:
     pod = PodRecord(
-        uid="p-1", job_uid="u-1", name="train-0", index=0, incarnation=1, address="127.0.0.1", created=0.0, url=""
+        uid="p-1",
+        job_uid="u-1",
+        name="train-0",
+        index=0,
+        incarnation=1,
+        address="127.0.0.1",
+        created=0.0,
+        url="unix:/x",
     )
-    return pod_environment({"PATH": path}, job, pod, RunFolder(folder), cores=2)["PATH"].split(os.pathsep)[0]
+    return pod_environment(inherited, job, pod, RunFolder(folder), cores=8)
+
+
+def first_on_path(job: TrainingJob, folder: Path, path: str) -> str:
+    return environment(job, folder, {"PATH": path})["PATH"].split(os.pathsep)[0]
 
 
 @pytest.fixture
@@ -71,6 +85,41 @@ def test_built_in_workloads_run_where_they_are_installed(tmp_path, active, named
 def test_a_job_that_names_no_environment_runs_in_that_of_torchyard(tmp_path, active) -> None:
     function = job(script="print(1)")
     assert first_on_path(function, tmp_path, f"{active}:/usr/bin:/bin") == str(OWN_PROGRAMS)
+
+
+@pytest.mark.parametrize("threads", [{}, {"OMP_NUM_THREADS": "3"}])
+def test_a_run_that_a_program_starts_has_the_environment_of_the_user(tmp_path, monkeypatch, threads) -> None:
+    monkeypatch.setattr("torchyard_agent.workers.environment.LOCATION", "/cache/torchyard-agent-0123abcd.pyz")
+    users = {
+        "TMPDIR": "/t",
+        "HOME": "/h",
+        "XDG_CACHE_HOME": "/c",
+        "KUBECONFIG": "/k",
+        "TORCHYARD_DEBUG": "1",
+        **threads,
+    }
+    inherited = {**users, "PATH": "/bin", "PYTHONPATH": "/mine", "TORCHYARD_HOME": "x", "PET_NNODES": "9", "RANK": "1"}
+
+    def worker(env: dict[str, str]) -> dict[str, str]:
+        return worker_environment(env, settings.read(["--", "x"], env), "http://x", Path("token"), gpus=1)
+
+    home = tmp_path / "home"
+    outer = worker(environment(job(command=["x"]), home / "runs" / "outer", inherited))
+    inner = worker(environment(job(command=["x"], procsPerNode=4), home / "runs" / "inner", outer))
+    for env in (outer, inner):
+        assert users.items() <= env.items()
+        assert env["TORCHYARD_HOME"] == str(home)
+        assert env["PYTHONPATH"].split(os.pathsep)[1:-1] == ["/mine"], "between the hooks and the agent of its own run"
+        assert "outer" not in "".join(inner.values())
+    assert inner["OMP_NUM_THREADS"] == threads.get("OMP_NUM_THREADS", "2")
+
+
+def test_the_archive_of_another_runs_agent_is_no_source_of_one(tmp_path, monkeypatch) -> None:
+    outer = agent_zipapp(tmp_path / "outer")
+    monkeypatch.syspath_prepend(str(outer))
+    monkeypatch.setenv("PYTHONPATH", str(outer))
+    monkeypatch.setenv("TORCHYARD_RUN_DIR", "/run")
+    assert agent_zipapp(tmp_path / "inner").read_bytes() == outer.read_bytes()
 
 
 @pytest.mark.e2e

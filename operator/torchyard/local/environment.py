@@ -16,6 +16,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.interpreter import own_environment
 from torchyard.local.record import POD_MARK, PodRecord
 from torchyard.local.run import RunFolder
+from torchyard.local.user_environment import THREADS, THREADS_SET, users_environment
 
 if TYPE_CHECKING:
     from torchyard.sweeps.resource import TrainingSweep
@@ -24,12 +25,6 @@ OWN_PROGRAMS = Path(sys.executable).parent
 """Folder of the `torchrun` and `python` of the environment that TorchYard is installed in."""
 
 _Resource = TypeVar("_Resource", bound="TrainingJob | TrainingSweep")
-
-_LAUNCHER_PREFIXES = ("TORCHYARD_", "TORCHELASTIC_", "PET_", "KUBEFLOW_TRAINER_")
-_LAUNCHER_NAMES = frozenset({
-    "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE", "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
-})  # fmt: skip
 
 
 def programs_of_shell(path: str | None = None) -> Path:
@@ -81,22 +76,20 @@ def pod_environment(
     spec = job.spec
     home = folder.pods / pod.name
     procs = local_procs(spec)
-    env = {
-        name: value
-        for name, value in inherited.items()
-        if name not in _LAUNCHER_NAMES and not name.startswith(_LAUNCHER_PREFIXES)
-    }
+    env = users_environment(inherited)
     if not launch.imports_own_code(spec):
         # What lies in the folder, `json.py` for instance, is no part of the job: the agent and the workers import it
         # only where the job names its own code.
         env = own_environment(env, PYTHONSAFEPATH="1")
     # Every pod believes it has the machine to itself; without this each would start a thread a core.
-    env.setdefault("OMP_NUM_THREADS", str(max(1, cores // (spec.nodes * procs))))
+    if THREADS not in env:
+        env[THREADS] = env[THREADS_SET] = str(max(1, cores // (spec.nodes * procs)))
     # As on a cluster, a pod sees the GPUs it asked for and no others.
     env["CUDA_VISIBLE_DEVICES"] = ",".join(pod.gpus)
     env["PATH"] = _path(job, env.get("PATH", os.defpath))
     contract = {
         POD_MARK: pod.uid,
+        "TORCHYARD_HOME": str(folder.home),  # of the runs that the program starts
         "TORCHYARD_JOB": job.metadata.name,
         "TORCHYARD_NAMESPACE": job.metadata.namespace,
         "TORCHYARD_JOB_UID": job.metadata.uid,

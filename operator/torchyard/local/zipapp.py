@@ -1,13 +1,15 @@
 """The agent that local pods run: the very zipapp that ships, built once for each state of its sources."""
 
 import hashlib
-import importlib.util
+import importlib.machinery
 import os
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
 from torchyard.interpreter import own_environment, own_python
+from torchyard.local.user_environment import ARCHIVE, users_environment
 
 _PACKAGE = "torchyard_agent"
 
@@ -18,7 +20,9 @@ def agent_zipapp(cache: Path) -> Path:
     Raises:
         ValueError: the agent is not installed beside the operator, or cannot be built.
     """
-    found = importlib.util.find_spec(_PACKAGE)
+    # A program of a run finds the archive of that run's agent first.
+    paths = [path for path in sys.path if not ARCHIVE.fullmatch(Path(path).name)]
+    found = importlib.machinery.PathFinder.find_spec(_PACKAGE, paths)
     if found is None or not found.submodule_search_locations:
         raise ValueError(f"`{_PACKAGE}` is not installed beside torchyard: install the `torchyard` distribution again")
     package = Path(next(iter(found.submodule_search_locations)))
@@ -32,7 +36,10 @@ def agent_zipapp(cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     # Of a thread, too: the trials of a sweep are controlled by one process.
     fresh = target.with_name(f"{target.stem}-{os.getpid()}-{threading.get_ident()}.pyz")
-    command, environment = own_python("-m", f"{_PACKAGE}.build", str(fresh)), own_environment(os.environ)
+    command, environment = (
+        own_python("-m", f"{_PACKAGE}.build", str(fresh)),
+        own_environment(users_environment(os.environ)),
+    )
     built = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if built.returncode != 0:
         raise ValueError(f"The agent cannot be built: {built.stderr.strip()[-500:] or built.returncode}.")
