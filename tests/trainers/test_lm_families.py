@@ -34,15 +34,15 @@ TEXT = torch.randint(3, 90, (2, 17), generator=torch.Generator().manual_seed(3))
 LABELS = torch.cat([TEXT[:, 1:], torch.full((2, 1), -100)], 1)
 
 
-def begun(folder, **params):
+def begun(folder, precision="fp32", **params):
     """A workload and a session whose model has the weights of a folder."""
     work = LanguageModeling(resolve_params({"pretrained": str(folder), "steps": 2, **params}, Parallelism()))
     model = built(work)
     allocate(model, ALONE.device)
     fill(work, model, ALONE)
-    precision = Precision("fp32", ALONE.device, sharded=False)
+    computing = Precision(precision, ALONE.device, sharded=False)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
-    return work, Session(Parallel("single", model, model.eval()), precision, ALONE, reporter, None)
+    return work, Session(Parallel("single", model, model.eval()), computing, ALONE, reporter, None)
 
 
 def exported(work, session, folder, form):
@@ -103,7 +103,7 @@ def test_a_family_that_cannot_generate_is_rejected_where_completions_are_needed(
         check_generation(session, "minimax")
     monkeypatch.setattr("torchyard_trainers.lm.static_cache.GROWING", frozenset())
     _, session = begun(save_family("gpt_neo", tmp_path / "gpt_neo"))
-    with pytest.raises(ConfigError, match=r"gives a token the log-probability .* after a cache of keys and values: l"):
+    with pytest.raises(ConfigError, match=r"after a cache of keys and values its logits differ by .* of their size from"):
         check_generation(session, "gpt_neo")
 
 
@@ -130,24 +130,45 @@ def test_adapters_are_added_to_matrices_of_any_layout(tmp_path, family):
         torch.testing.assert_close(logits(found)[:, -1], ours, rtol=1e-4, atol=1e-4)
 
 
+PRECISIONS = ["fp32", "bf16", "fp16"]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("family", "message"),
     [
         (
             "hyperclovax",
-            r"has a loss of .* as transformers computes it, but .* here: models of type 'hyperclovax' make",
+            r"has a logit of .* as transformers computes it, but .* here: models of type 'hyperclovax' make",
         ),
-        (
-            "opt",
-            r"microBatchTokens: is set, but in opt a text has a loss of .*: layers of type 'opt' see across packed",
-        ),
+        ("opt", r"microBatchTokens: is set, but in opt a text moves by .* layers of type 'opt' see across packed"),
+        ("falcon", r"a text moves by .* when the text before it in the row changes .*'falcon' see across packed"),
+        ("qwen3_next", r"a text moves by .* when the text before it in the row changes .*'qwen3_next' see across"),
         ("bloom", r"model_type 'bloom', which takes no position_ids; name a model whose layers all attend"),
     ],
 )
-def test_a_family_that_would_learn_something_else_is_rejected(tmp_path, family, message):
+def test_a_family_that_would_learn_something_else_is_rejected(tmp_path, family, message, precision):
     folder = save_family(family, tmp_path / "model")
     with pytest.raises(ConfigError, match=message):
-        check_agreement(begun(folder)[1], family, packs=True)
+        check_agreement(begun(folder, precision)[1], family, packs=True)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("family", ["gpt2", "gemma2", "mixtral", "deepseek_v3", "llama4_text"])
+def test_a_family_that_learns_the_same_is_accepted_in_every_precision(tmp_path, family, precision):
+    _, session = begun(save_family(family, tmp_path / "model"), precision)
+    check_agreement(session, family, packs=True)
+    check_generation(session, family)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_positions_that_do_not_restart_are_rejected(tmp_path, monkeypatch, precision):
+    """A layer that counts positions itself keeps documents apart, and still reads each as if it began later."""
+    _, session = begun(save_family("gpt2", tmp_path / "model"), precision)
+    places = session.parallel.module.lm.transformer.wpe
+    monkeypatch.setattr(places, "forward", lambda ids: type(places).forward(places, torch.arange(ids.shape[1])[None]))
+    with pytest.raises(ConfigError, match="a text differs by .* behind another one from alone, and rounding by up to"):
+        check_agreement(session, "gpt2", packs=True)
 
 
 def test_chat_says_what_transformers_generates_and_rejects_the_same_families(tmp_path):

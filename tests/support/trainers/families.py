@@ -59,6 +59,27 @@ FAMILIES = {
         "max_position_embeddings": 256,
         "init_std": 0.2,
     },
+    "falcon": {
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "initializer_range": 0.2,
+        "multi_query": True,
+        "alibi": True,
+    },
+    "qwen3_next": {  # layers with a state, besides those that attend
+        **_LLAMA,
+        "head_dim": 8,
+        "num_hidden_layers": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 8,
+        "shared_expert_intermediate_size": 8,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 2,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    },
     "bloom": {"hidden_size": 16, "n_layer": 2, "n_head": 2},
 }
 

@@ -128,6 +128,7 @@ class LanguageModel(nn.Module):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         cache: Any = None,
+        states: bool = False,
         plain: bool = False,
     ) -> Tensor | Scores:
         """Return the logits [B, V] after the last token, or what the model says about `labels`.
@@ -140,11 +141,14 @@ class LanguageModel(nn.Module):
             attention_mask: [B, S + T] over the tokens in the cache and those given; needed for padding on the left.
             position_ids: [B, T], where padding on the left shifts positions.
             cache: keys and values of the tokens before, extended in place.
-            plain: return the logits [B, T, V] of all tokens as transformers computes them.
+            states: return the hidden states [B, T, d] of all tokens.
+            plain: return the logits [B, T, V] of all tokens as transformers computes them twice, and as this class
+                does: [3, B, T, V].
         """
         if plain:
-            every: Tensor = self.lm(input_ids=tokens, use_cache=False).logits
-            return every
+            theirs: list[Tensor] = [self.lm(input_ids=tokens, use_cache=False).logits for _ in range(2)]
+            own = self._logits(decoder_of(self.lm)(input_ids=tokens, use_cache=False).last_hidden_state)
+            return torch.stack([each.float() for each in (*theirs, own)])
         # Transformers looks at the values of positions to find packed samples.
         alone = one_sample_in_a_row() if only_shapes() and position_ids is None else nullcontext()
         with alone:
@@ -155,6 +159,8 @@ class LanguageModel(nn.Module):
                 past_key_values=cache,
                 use_cache=cache is not None,
             ).last_hidden_state
+        if states:
+            return hidden
         if labels is None:
             return self._logits(hidden[:, -1]).float()
         assert labels.shape == tokens.shape, f"{tuple(labels.shape)}, {tuple(tokens.shape)}"

@@ -58,8 +58,8 @@ def answer(path: Path, device: str, sampling: Sampling, requests: IO[str], repli
         CheckpointError: there is no checkpoint.
     """
     speaker = open_speaker(path, device)
-    exact = next(speaker.model.parameters()).dtype == torch.float32
-    if (problem := cache_problem(speaker.model, speaker.device, exact=exact)) is not None:
+    dtype = next(speaker.model.parameters()).dtype
+    if (problem := cache_problem(speaker.model, speaker.device, dtype=dtype)) is not None:
         raise ConfigError(f"{path} cannot answer: {problem}; use another model")
     _write(replies, {"ready": True, "template": bool(speaker.tokenizer.chat_template)})
     chat = Chat(speaker.tokenizer)
