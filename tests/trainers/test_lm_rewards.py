@@ -28,6 +28,35 @@ def test_each_completion_has_the_reward_that_the_function_returns(workers, capfd
     assert "a function may print" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        ("of_another_trainer", [1.0, 1.0, 1.0]),
+        ("of_a_column", [0.5, 1.0, 4.0]),
+        ("of_all_columns", [2.0, 2.0, 2.0]),
+        ("of_an_unused_prompt", [0.0, 1.0, 3.0]),
+        ("by_position", [0.5, 0.0, 1.0]),
+    ],
+)
+def test_parameters_are_columns_by_name_as_in_trl(function, expected, workers):
+    rows = [{"bonus": 0.5, "level": "a"}, {"bonus": 0}, {"bonus": 1}]
+    with Rewards(f"reward_functions:{function}", workers=workers) as rewards:
+        assert rewards(*THREE[:2], rows) == expected
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("of_no_column", r"of_no_column has the parameter 'solution', which is no column .*; their columns are 'bonus'"),
+        ("of_trl_only", "of_trl_only has the parameter 'completion_ids', which only TRL has"),
+    ],
+)
+def test_a_parameter_that_no_column_has_is_an_error_of_the_configuration(function, message):
+    with Rewards(f"reward_functions:{function}") as rewards, pytest.raises(ConfigError, match=message):
+        rewards(*THREE)
+
+
 def test_the_function_runs_in_processes_that_end_with_the_rewards():
     with Rewards("reward_functions:process", workers=2) as rewards:
         found = {int(each) for each in rewards(*THREE)}
@@ -95,10 +124,7 @@ def test_a_function_that_hangs_is_ended_at_the_limit_and_the_error_says_where_it
     [
         ("no_such_module:f", "there is no module 'no_such_module'; set workingDir"),
         ("reward_functions:no_such_function", "reward_functions has no function 'no_such_function'"),
-        (
-            "reward_functions:of_another_trainer",
-            r"has of_another_trainer\(completions, \*\*kwargs\), and it is called as of_another_trainer\(prompts, co",
-        ),
+        ("reward_functions:of_two", r"in reward_functions, of_two\(text, reply\) is called as of_two\(prompts, comp"),
     ],
 )
 def test_a_function_that_does_not_exist_is_an_error_of_the_configuration(function, message):

@@ -84,3 +84,33 @@ def say_much(prompts, completions, rows):
 
 def of_another_trainer(completions, **kwargs):
     return [1.0 for _ in completions]
+
+
+def of_a_column(prompts, completions, bonus, scale=1.0, **kwargs):
+    return [scale * (len(each) + extra) for each, extra in zip(completions, bonus, strict=True)]
+
+
+def of_all_columns(**kwargs):
+    assert sorted(kwargs) == ["bonus", "completions", "level", "prompts"]
+    assert all(len(each) == len(kwargs["completions"]) for each in kwargs.values())
+    return [float("level" in kwargs) + 1.0 for _ in kwargs["completions"]]
+
+
+def of_an_unused_prompt(_prompts, completions, rows):
+    return [float(len(each)) for each in completions]
+
+
+def by_position(text, reply, record):
+    return [each["bonus"] for each in record]
+
+
+def of_two(text, reply):
+    return [0.0 for _ in reply]
+
+
+def of_no_column(prompts, completions, solution):
+    return [0.0 for _ in completions]
+
+
+def of_trl_only(prompts, completions, completion_ids):
+    return [0.0 for _ in completions]

@@ -5,7 +5,6 @@ Imports nothing heavy: what the function needs, it imports.
 
 import ctypes
 import faulthandler
-import inspect
 import json
 import os
 import signal
@@ -17,10 +16,10 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from torchyard_trainers.lm.reward_arguments import SignatureError, caller
 from torchyard_trainers.lm.reward_channel import Channel
 
 _PR_SET_PDEATHSIG = 1
-ARGUMENTS = ("prompts", "completions", "rows")  # of a reward function, by position
 _MAX_TEXT = 4096  # characters of an error
 
 
@@ -49,6 +48,8 @@ def main(function: str, channel: int, stack: int, seconds: float) -> None:
             try:
                 answer = ("result", _plain(act(*arguments)))
                 json.dumps(answer)  # as JSON has it, without a default: another type is the function's error
+            except SignatureError as error:
+                answer = ("missing", str(error))
             except Exception as error:  # noqa: BLE001 - whatever a user's function raises
                 answer = ("error", _described(error))
             if os.getpid() != process:  # the function forked and both returned: one of them answers
@@ -70,14 +71,10 @@ def _imported(function: str) -> tuple[Callable[..., Any] | None, tuple[str, str]
     act = getattr(module, name, None)
     if not callable(act):
         return None, ("missing", f"{path} has no function {name!r}")
-    with suppress(ValueError):  # a function of C may not say what it takes
-        taken = inspect.signature(act)
-        try:
-            taken.bind(*ARGUMENTS)
-        except TypeError:
-            called = f"{name}({', '.join(ARGUMENTS)})"
-            return None, ("missing", f"{path} has {name}{taken}, and it is called as {called}; change its parameters")
-    return act, None
+    try:
+        return caller(act, name), None
+    except SignatureError as error:
+        return None, ("missing", f"in {path}, {error}")
 
 
 def _plain(found: Any) -> Any:

@@ -34,7 +34,7 @@ class RewardError(TrainerError):
 
 
 class Rewards:
-    """A reward function, MODULE:FUNCTION(prompts, completions, rows) -> list[float]."""
+    """A reward function of prompts, completions and records; `reward_arguments.caller` says how it is called."""
 
     def __init__(self, function: str, *, seconds: float = 60.0, workers: int = 1) -> None:
         """Start the worker processes.
@@ -50,6 +50,7 @@ class Rewards:
         """
         self._name, self._seconds = function, seconds
         self._workers: list[_Worker] = []
+        self._columns: dict[str, None] = {}  # of all records so far; a record may lack some
         self._built_in = _load(function) if function.startswith(_BUILT_IN) else None
         if self._built_in is None:
             self._workers = [_Worker(function, seconds) for _ in range(workers)]
@@ -67,15 +68,17 @@ class Rewards:
 
         Raises:
             RewardError: naming the function, what it did, and the completion if there is one.
+            ConfigError: a parameter of the function is no column of the records.
         """
         assert len(prompts) == len(completions) == len(rows)
         if self._built_in is not None:
             return self._checked(self._built_in(prompts, completions, rows), completions)
+        self._columns |= dict.fromkeys(column for row in rows for column in row)
         size = -(-len(completions) // len(self._workers)) if completions else 1
         parts = [slice(at, at + size) for at in range(0, len(completions), size)]
         found: list[float] = []
         for worker, part in zip(self._workers, parts, strict=False):
-            worker.begin(list(prompts[part]), list(completions[part]), [dict(row) for row in rows[part]])
+            worker.begin(list(prompts[part]), list(completions[part]), [dict(row) for row in rows[part]], list(self._columns))
         for worker, part in zip(self._workers, parts, strict=False):
             found += self._checked(worker.result(len(completions[part])), completions[part])
         return found
@@ -151,11 +154,13 @@ class _Worker:
         if kind == "error":
             raise RewardError(f"trainer.params.reward: {self._name} cannot be imported: {value}")
 
-    def begin(self, prompts: list[str], completions: list[str], rows: list[dict[str, Any]]) -> None:
+    def begin(
+        self, prompts: list[str], completions: list[str], rows: list[dict[str, Any]], columns: list[str]
+    ) -> None:
         """Send completions to the process; values of a record that JSON lacks, such as times, are sent as text."""
         self._began = time.monotonic()
         try:
-            self._channel.send([prompts, completions, rows], self._seconds + GRACE_SECONDS)
+            self._channel.send([prompts, completions, rows, columns], self._seconds + GRACE_SECONDS)
         except TimeoutError:
             self._kill()
             raise RewardError(
@@ -169,6 +174,8 @@ class _Worker:
         """Return what the function returned for `count` completions."""
         act, limit = f"return rewards of {count} completions", ANSWER_BYTES + _NUMBER_BYTES * count
         kind, value = self._receive(self._seconds + GRACE_SECONDS, act, limit)
+        if kind == "missing":
+            raise ConfigError(f"trainer.params.reward: {self._name!r}, but {value}")
         if kind == "error":
             raise RewardError(f"trainer.params.reward: {self._name} failed: {value}")
         return value
