@@ -232,6 +232,39 @@ def test_a_folder_is_the_files_in_it_or_names_what_to_do(tmp_path):
         open_rows([str(saved.parent)])
 
 
+SPLITS = ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001", "data/validation/0")
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "expected"),
+    [
+        (SPLITS[:3], None, "has the splits test, train, and training on all of them leaves nothing .* choose one with"),
+        (SPLITS[:3], "train", [0, 1]),
+        (SPLITS, "dev", [3]),
+        (SPLITS[:3], "validation", "has no split 'validation'; its files are of test, train"),
+        (SPLITS[3:], "validation", [0]),
+        (("train_sft-00000-of-00001", "train_gen-00000-of-00001"), "train", "may be each of .* train_gen, train_sft"),
+        (("train_sft-00000-of-00001", "test_sft-00000-of-00001"), "train", [0]),
+        (("a", "test"), None, r"has the splits \(no split\), test"),
+        (("my.train", "my.test"), None, "has the splits test, train"),
+        (("train1", "train2", "contest"), None, [0, 1, 2]),
+        (("chats-00000-of-00001", "math-00000-of-00001"), None, [0, 1]),
+    ],
+)
+def test_splits_of_a_folder_or_pattern_are_not_mixed(tmp_path, names, split, expected):
+    folder = tmp_path / "test-of-splits"
+    for number, name in enumerate(names):
+        path = folder / f"{name}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines(path, [{"file": number}])
+    for url in (str(folder), f"{folder}/**/*.jsonl"):
+        if isinstance(expected, str):
+            with pytest.raises(DataError, match=expected):
+                open_rows([url], split=split)
+        else:
+            assert sorted(row["file"] for row in everything(open_rows([url], split=split))) == expected
+
+
 def test_lines_in_a_json_file_are_records(tmp_path):
     lines(tmp_path / "a.json", records(3))
     assert everything(open_rows([str(tmp_path / "a.json")])) == records(3)

@@ -65,7 +65,7 @@ class Datasets:
         try:
             self.held_out = self._samples(held_out, asks, list)
         except DataError as error:
-            if settings.validation:
+            if settings.evaluation_files:
                 raise
             more = "set trainer.params.validation, or raise holdOut"
             raise DataError(f"of the records that are held out to evaluate, {error}; {more}") from error
@@ -230,9 +230,9 @@ def _opened(settings: Settings) -> tuple[Rows, Rows | None]:
     Each set is divided by itself, before sets are mixed: a mixture repeats records.
     """
     length, dtype = settings.max_length, settings.token_type
-    sets = [open_rows([each], window=length, dtype=dtype) for each in settings.data]
-    if settings.validation:
-        held_out = open_rows(settings.validation, window=length, dtype=dtype)
+    sets = [open_rows([each], window=length, dtype=dtype, split=settings.split) for each in settings.data]
+    if evaluated := settings.evaluation_files:
+        held_out = open_rows(evaluated, window=length, dtype=dtype, split=settings.validation_split)
     else:
         if single := [each for each in sets if len(each) == 1]:
             raise DataError(

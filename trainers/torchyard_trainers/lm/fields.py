@@ -10,6 +10,7 @@ from torchyard_trainers.core.schedules import Kind
 # The geometries of lm/models.py, which needs torch.
 Geometry = Literal["tiny-qwen3", "qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "qwen3-30b-a3b", "llama3-8b", "llama3-70b"]
 Rate = Annotated[float, Meta(ge=0, le=1)]
+Split = Annotated[str, Meta(min_length=1, max_length=200)]
 Location = Annotated[str, Meta(min_length=1, max_length=4096)]
 # Fields of a record.
 FIELDS = ("text", "messages", "prompt", "completion", "chosen", "rejected", "answer")
@@ -73,6 +74,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
             "wildcards; each is a set. Default: the procedural task."
         ),
     ] = None
+    split: Annotated[
+        Split | None,
+        doc("data: files that train, by their names (train-00000-of-00002.parquet, data/train/...), of sets with more."),
+    ] = None
     data_weights: Annotated[
         list[Positive] | None,
         doc("data: share of each set in the samples, relative to the others; default: every record counts the same."),
@@ -80,6 +85,9 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     validation: Annotated[
         Annotated[list[Location], Meta(min_length=1, max_length=1000)] | None,
         doc("Files that only evaluate; default: a part of data. Without data, only mode eval is possible."),
+    ] = None
+    validation_split: Annotated[
+        Split | None, doc("Files of validation, or of data, that only evaluate, such as those of the split test.")
     ] = None
     hold_out: Annotated[
         Annotated[float, Meta(gt=0, lt=1)] | None,

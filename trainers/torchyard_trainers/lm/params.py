@@ -120,7 +120,7 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
 # Fields of procedural tasks, and of data from files.
 _TASK = ("task", "length", "symbols")
 _FILES = (
-    *("data_weights", "hold_out", "format", "fields", "max_length", "truncation", "train_on", "bad_records"),
+    *("split", "validation_split", "data_weights", "hold_out", "format", "fields", "max_length", "truncation", "train_on", "bad_records"),
     "token_type",
 )
 # Fields that a model does not depend on.
@@ -188,8 +188,11 @@ def _check_files(params: Params, chosen: dict[str, Any], *, sets: int, budget: i
             f"{_named('data_weights')}: {len(params.data_weights)} weights for {sets} sets of trainer.params.data; "
             "give one for each"
         )
-    if params.hold_out is not None and params.validation is not None:
-        raise ConfigError(f"{_named('hold_out')}: {params.hold_out}, but trainer.params.validation is set; remove one")
+    evaluates = next((name for name in ("validation", "validation_split") if getattr(params, name) is not None), None)
+    if params.hold_out is not None and evaluates is not None:
+        raise ConfigError(f"{_named('hold_out')}: {params.hold_out}, but {_named(evaluates)} is set; remove one")
+    if params.split is not None and params.data is None:
+        raise ConfigError(f"{_named('split')}: {params.split}, but data is not set; use validationSplit")
     if budget is not None and params.method != "sft":
         raise ConfigError(
             f"parallelism.microBatchTokens: {budget}, but only method sft packs samples, not {params.method}; set "

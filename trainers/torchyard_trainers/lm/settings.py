@@ -21,7 +21,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     symbols: int
     data: tuple[str, ...] = ()
     data_weights: tuple[float, ...] = ()
+    split: str | None = None
     validation: tuple[str, ...] = ()
+    validation_split: str | None = None
     hold_out: float = 0.05
     format: str = "auto"
     fields: dict[str, str] = field(default_factory=dict)
@@ -80,6 +82,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     def reads_files(self) -> bool:
         """Whether samples are records of files, not those of a procedural task."""
         return bool(self.data or self.validation)
+
+    @property
+    def evaluation_files(self) -> tuple[str, ...]:
+        """Files that only evaluate; () if a part of `data` is held out."""
+        return self.validation or (self.data if self.validation_split is not None else ())
 
     @property
     def steps_per_rollout(self) -> int:

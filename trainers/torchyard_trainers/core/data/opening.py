@@ -9,6 +9,7 @@ from torchyard_trainers.core.data.jsonl import JsonLines
 from torchyard_trainers.core.data.mixture import Concatenated
 from torchyard_trainers.core.data.parquet import Parquet
 from torchyard_trainers.core.data.rows import Rows
+from torchyard_trainers.core.data.splits import of_split
 from torchyard_trainers.core.data.tokens import TokenWindows
 from torchyard_trainers.core.exits import DataError
 from torchyard_trainers.core.hub import hub_id
@@ -25,7 +26,12 @@ _CONVERT = {
 
 
 def open_rows(
-    urls: Sequence[str], *, window: int | None = None, dtype: str = "uint16", columns: Sequence[str] | None = None
+    urls: Sequence[str],
+    *,
+    window: int | None = None,
+    dtype: str = "uint16",
+    columns: Sequence[str] | None = None,
+    split: str | None = None,
 ) -> Rows:
     """Open files by their suffixes: `.jsonl`, `.json` (lines), `.parquet`, and with a `window` `.bin` and `.npy`.
 
@@ -34,11 +40,12 @@ def open_rows(
         window: tokens that a model reads at once, for tokenized text.
         dtype: of `.bin` files.
         columns: of Parquet files; None: all.
+        split: only its files, by their names; None: no folder or pattern may have files of several splits.
 
     Raises:
-        DataError: a file is missing, empty or of another kind.
+        DataError: a file is missing, empty or of another kind, or splits are mixed.
     """
-    files = expand([each for url in urls for each in _in_folder(url)])
+    files = [file for url in urls for file in _of_split(url, split)]
     parts = [_open(file, window, dtype, columns) for file in files]
     if not parts:
         raise DataError("no data: name at least one file")
@@ -53,6 +60,12 @@ def is_text(path: str) -> bool:
     if folder.is_dir():
         return any(each.name.lower().endswith((*RECORDS, ".arrow")) for each in folder.iterdir())
     return bool(folder.suffix)
+
+
+def _of_split(url: str, split: str | None) -> list[File]:
+    """Return the files of a split that a path, URL or pattern stands for."""
+    files = {file.url: file for file in expand(_in_folder(url, below=split is not None))}
+    return [files[each] for each in of_split(list(files), split, url)]
 
 
 def _open(file: File, window: int | None, dtype: str, columns: Sequence[str] | None) -> Rows:
@@ -71,8 +84,12 @@ def _open(file: File, window: int | None, dtype: str, columns: Sequence[str] | N
     raise DataError(f"{file.url}: expected a file whose name ends with .jsonl, .parquet, .bin or .npy; {fix}")
 
 
-def _in_folder(url: str) -> list[str]:
+def _in_folder(url: str, *, below: bool) -> list[str]:
     """Return the files of records in a folder of this machine, or the URL of anything else.
+
+    Args:
+        url: of the folder.
+        below: whether files of folders in it belong to it as well.
 
     Raises:
         DataError: the folder has none.
@@ -80,11 +97,12 @@ def _in_folder(url: str) -> list[str]:
     folder = Path(url)
     if "://" in url or not os.path.isdir(url):  # noqa: PTH112 - False also for a name that is too long
         return [url]
-    if found := sorted(str(each) for each in folder.iterdir() if each.name.lower().endswith(RECORDS)):
+    inside = folder.rglob("[!.]*") if below else folder.iterdir()
+    if found := sorted(str(each) for each in inside if each.name.lower().endswith(RECORDS)):
         return found
     fix = "name a folder or a file that has records"
     if any(folder.glob("*.arrow")) or any(folder.glob("*/*.arrow")):
         fix = f"convert what datasets saved: datasets.load_from_disk({url!r}), and to_parquet of each split"
-    elif below := next((each for end in RECORDS for each in sorted(folder.glob(f"*/*{end}"))), None):
-        fix = f"name the files below it, such as {below.parent}/*{below.suffix}"
+    elif deeper := next((each for end in RECORDS for each in sorted(folder.glob(f"*/*{end}"))), None):
+        fix = f"name the files below it, such as {deeper.parent}/*{deeper.suffix}, or a split"
     raise DataError(f"{url}: the folder has no files that end with {', '.join(RECORDS)}; {fix}")
