@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tests.support.effort import calls_of
 
 from torchyard.api.validation.validate import validate_bytes, validate_file
+from torchyard.api.validation.yaml_tree import read
+from torchyard.api.yaml_text import dumped
 
 GOOD = """\
 apiVersion: torchyard.dev/v1alpha1
@@ -95,6 +97,12 @@ def test_all_faults_at_once_each_on_its_line():
         (GOOD + "  args: [&a 0x1F, *a]\n", 'spec.args[1]: expected text, got the number 31: quote it: "0x1F"'),
         (GOOD + "  args: [yes]\n", 'spec.args[0]: expected text, got true (true or false): quote it: "yes"'),
         (GOOD + "  args: [1e-3]\n", 'quote it: "1e-3"'),
+        (GOOD + "  args: [y]\n", 'quote it: "y"'),
+        (GOOD + "  args: [-1_0]\n", 'quote it: "-1_0"'),
+        (GOOD + "  args: [~]\n", 'spec.args[0]: expected text, got nothing: quote it: "~"'),
+        (GOOD + "  podLabels: {team: off}\n", 'quote it: "off"'),
+        (GOOD + "  podLabels: {no: x}\n", 'job.yaml:6: the key no is not text: quote it: "no"'),
+        (GOOD + "  metrics: {patterns: [0x10]}\n", 'quote it: "0x10"'),
     ],
 )  # fmt: skip
 def test_what_is_not_a_job_is_said_in_one_sentence(text, expected):
@@ -154,6 +162,16 @@ def test_numbers_and_truths_are_read_as_kubectl_reads_them():
     assert spec.trainer.params == {"lr": 1e-4, "steps": 1000}
     assert [variable.value for variable in spec.env] == ["12:30:45", "2026-11-21"]
     assert spec.suspend is True
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["y", "1e3", "0o17", "-0x1F", "1_0", "12:30", "2026-11-29", "09", "+.5", ".inf", "~", "", "<<", "a: b", " a\n b\n",
+     "a\u202eb", "\x1b[2J", "tab\t\n", "\r\n", "\ufeff", "\x85", "🎉", "1" * 500],
+)  # fmt: skip
+def test_text_that_is_written_as_yaml_is_read_as_the_same_text(text):
+    documents, _ = read(dumped({text or "key": [text]}))
+    assert documents[0].plain == {text or "key": [text]}
 
 
 def test_anchors_work_where_they_are_harmless():

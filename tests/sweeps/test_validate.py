@@ -35,12 +35,17 @@ def test_the_example_is_valid(capsys):
         ("trainer.params.epochs", "trainer.params.a.b.c", "spec.parameters[1].path", "docs/reference lists the fields"),
         ("trainer.params.epochs", "trainer.params", "spec.parameters[1].path", "is a section or a list"),
         ("trainer.params.epochs", "trainer.name", "spec.parameters[1].path", "cannot differ between trials"),
-        ("min: 2, max: 8", "min: 0, max: 8", "spec.parameters[1].int", "0 is too small: use a number of at least 1"),
+        (
+            "min: 2, max: 8",
+            "min: 0, max: 8",
+            "spec.parameters[1].int.min",
+            "0 is too small: use a number of at least 1",
+        ),
         ("min: 2, max: 8", "min: 8, max: 2", "spec.parameters[1].int", "min 8 is not below max 2"),
-        ("int: {min: 2", "float: {min: 2.5", "spec.parameters[1].float", "expected a whole number"),
+        ("int: {min: 2", "float: {min: 2.5", "spec.parameters[1].float", "is a whole number: give int"),
         ("min: 0.0003", "min: 0", "spec.parameters[0].float.min", "0 has no logarithm"),
-        ("[32, 64, 128]", "[32, x]", "spec.parameters[2].choice", "expected a whole number"),
-        ("[32, 64, 128]", "[32, 32]", "spec.parameters[2].choice", "a value occurs twice"),
+        ("[32, 64, 128]", "[32, x]", "spec.parameters[2].choice[1]", "expected a whole number, got text 'x'"),
+        ("[32, 64, 128]", "[32, 32]", "spec.parameters[2].choice[1]", "32 occurs twice (first as spec.param"),
         (
             "[32, 64, 128]",
             "[{a: 1}, 2]",
@@ -97,10 +102,14 @@ def test_a_mistake_is_named_with_its_path_and_fix(old, new, path, said):
         ("env[NEW]", ""),
         ("args[2]", "args has 2 items, and none at 2: list it in jobTemplate.spec.args"),
         ("command[0]", "command has 0 items"),
+        ("args[--amp]", "a switch, which cannot be 1: give choice: [true, false]"),
         ("args", "'args' is a section or a list: name one element: args[1]"),
         ("env", "name one element: env[NAME]"),
         ("env[RANK]", "'RANK' is reserved"),
-        ("volumes[0]", "not a field, an argument or a variable: trainer.params.lr, args[1], env[LR]"),
+        (
+            "volumes[0]",
+            "not a field, an argument, a switch or a variable: trainer.params.lr, args[1], args[--amp], env[LR]",
+        ),
     ],
 )
 def test_of_lists_only_arguments_and_variables_can_be_tuned(path, said):
@@ -113,6 +122,53 @@ def test_of_lists_only_arguments_and_variables_can_be_tuned(path, said):
     assert [said in each for each in found] == ([True] if said else []), found
 
 
+SCRIPT = """\
+apiVersion: torchyard.dev/v1alpha1
+kind: TrainingSweep
+metadata: {{name: texts}}
+spec:
+  objective: {{metric: loss, goal: minimize}}
+  algorithm: {{name: grid}}
+  parameters:
+  - {{path: "{path}", {values}}}
+  jobTemplate:
+    spec: {{script: pass, args: [--lr, "1", --amp], trainer: {trainer}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "values", "said"),
+    [
+        ("args[1]", "choice: [yes]", """choice[0]: args[1] would be 'true', not yes: quote it: "yes\""""),
+        ("args[1]", "choice: [x, 007]", """choice[1]: args[1] would be '7', not 007: quote it: "007\""""),
+        ("env[A]", "choice: [1e3]", """env[A] would be '1000.0', not 1e3: quote it: "1e3\""""),
+        ("env[A]", "choice: [0x10]", """env[A] would be '16', not 0x10: quote it: "0x10\""""),
+        ("env[A]", "choice: [3.10]", """env[A] would be '3.1', not 3.10: quote it: "3.10\""""),
+        ("env[A]", "choice: [~]", "choice[0]: null is not one value: give a text, a number, true or false"),
+        ("env[A]", "choice: [12:30, 2026-11-29, true, 32, 0.5, 1e-05]", ""),
+        ("env[A]", 'choice: ["1", 1]', "choice[1]: 1 is equal to '1' (first as spec.parameters[0].choice[0])"),
+        ("args[--amp]", "choice: [yes, no]", ""),
+        ("args[--amp]", 'choice: ["true"]', "args[--amp] is a switch, which cannot be 'true'"),
+        ("args[--amp]", "int: {min: 0, max: 1}", "int: args[--amp] is a switch: an argument that the program has"),
+        ("args[--amp]", "choice: [true]}\n  - {path: 'args[2]', choice: [a]", "--amp is args[2], another parameter"),
+    ],
+)
+def test_text_for_a_program_is_what_the_file_says(path, values, said):
+    text = SCRIPT.format(path=path, values=values, trainer="null")
+    found = [str(each) for each in validate_sweep_bytes(text.encode(), "s.yaml").problems]
+    assert [said in each for each in found] == ([True] if said else []), found
+
+
+def test_text_of_a_field_is_named_as_it_is_written_and_true_stays_possible_where_it_is_meant():
+    document = TEXT.replace("trainer.params.epochs", "image").replace("int: {min: 2, max: 8}", "choice: [off]")
+    (problem,) = validate_sweep_bytes(document.encode(), "s.yaml").problems
+    assert str(problem).endswith('image: expected text, got false (true or false): quote it: "off"')
+    document = TEXT.replace("trainer.params.epochs", "parallelism.compile").replace(
+        "int: {min: 2, max: 8}", "choice: [true, no]"
+    )
+    assert validate_sweep_bytes(document.encode(), "s.yaml").problems == ()
+
+
 def test_an_argument_and_a_variable_get_their_values_as_text():
     script = {"command": ["a", "b"], "args": ["--lr", "0.1"], "env": [{"name": "LR", "value": "1"}, {"name": "X"}]}
     template = convert(script, TrainingJobSpec)
@@ -120,6 +176,19 @@ def test_an_argument_and_a_variable_get_their_values_as_text():
     assert (made.args, made.command) == (["--lr", "0.001"], ["c", "b"])
     assert {each.name: each.value for each in made.env} == {"LR": "1e-05", "X": "", "NEW": "true"}
     assert template.args == ["--lr", "0.1"]
+
+
+def test_a_switch_is_an_argument_that_a_trial_has_or_lacks():
+    template = convert({"command": ["a", "-v"], "args": ["--amp", "x", "--amp", "0"]}, TrainingJobSpec)
+
+    def of(values):
+        made = trial_spec(template, values)
+        return made.command, made.args
+
+    assert of({"args[--amp]": True}) == (["a", "-v"], ["--amp", "x", "--amp", "0"])
+    assert of({"args[--amp]": False, "args[3]": 5}) == (["a", "-v"], ["x", "5"])
+    assert of({"args[3]": "--amp", "args[--amp]": False}) == (["a", "-v"], ["x", "--amp"])
+    assert of({"args[--x.y]": True, "command[-v]": False}) == (["a"], ["--amp", "x", "--amp", "0", "--x.y"])
 
 
 NO_TOTAL = "spec.earlyStopping: the patterns of the job do not find the total number of steps"

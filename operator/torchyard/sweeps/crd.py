@@ -6,7 +6,7 @@ The API server checks forms, and what may not change; what needs the schema of t
 from copy import deepcopy
 from typing import Any
 
-from torchyard.api.crd import NEVER_VISITED, Column, as_yaml, definition
+from torchyard.api.crd import NEVER_VISITED, Column, generated_yaml, definition
 from torchyard.api.resource import GROUP, VERSION
 from torchyard.api.schema import ANY, FORM, Schema, status_of
 from torchyard.api.schema import spec_schema as job_schema
@@ -36,7 +36,7 @@ _FIX = "create a sweep of another name"
 
 def sweep_crd_yaml() -> str:
     """Return the CRD as YAML, byte for byte the same for the same models."""
-    return as_yaml(sweep_crd())
+    return generated_yaml(sweep_crd())
 
 
 def sweep_crd() -> dict[str, Any]:
@@ -106,6 +106,11 @@ def _spec() -> Schema:
         parameter,
         "!(has(self.float) && has(self.int))",
         "not exactly one of float, int and choice: give the range or the values of the parameter",
+    )
+    _rule(
+        parameter,
+        "!self.path.contains('[-') || !(has(self.float) || has(self.int))",
+        "a switch such as args[--amp] is present or absent: give choice: [true, false]",
     )
     names = ", ".join(f"'{path}'" for path in NEVER_TUNED)
     never = f"!([{names}].exists(name, self == name || self.startsWith(name + '.')))"

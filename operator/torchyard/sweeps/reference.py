@@ -22,8 +22,9 @@ _PARAMETERS = f"""\
 ## Parameters
 
 `parameters[].path` is any field of the job with a single value, with these exceptions: {_NEVER}.
-It may also be one argument, `args[1]` or `command[3]`, or an environment variable, `env[LR]`. Ranges and values must
-lie within what the field allows. `jobTemplate.spec` is the spec of a [TrainingJob](trainingjob.md).
+It may also be one argument, `args[1]` or `command[3]`, an environment variable, `env[LR]`, or a switch, `args[--amp]`,
+which a trial has with `true` and lacks with `false`. Ranges and values must lie within what the field allows.
+`jobTemplate.spec` is the spec of a [TrainingJob](trainingjob.md).
 """
 
 

@@ -13,9 +13,9 @@ from torchyard.api.validation.parse import Fault, broken_rules
 from torchyard.api.validation.problems import nearest, shown
 from torchyard.api.validation.schema_check import conditional_metrics, params_schema, trainer_metrics
 from torchyard.api.values import BUILT_IN, names_code, plural
-from torchyard.sweeps.space import bound, excluded, fault_of, grid_size, short_names, strange
+from torchyard.sweeps.space import as_argument, bound, element, excluded, fault_of, grid_size, short_names, strange
 from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, TrainingSweepSpec
-from torchyard.sweeps.targets import PARAMS, target_faults
+from torchyard.sweeps.targets import PARAMS, Written, target_faults
 
 NO_TOTAL = (
     "the patterns of the job do not find the total number of steps, of which rungs are percentages",
@@ -77,8 +77,13 @@ TEMPLATE_RULES = (
 )
 
 
-def faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
-    """Yield every broken rule of a decoded spec."""
+def faults(spec: TrainingSweepSpec, written: Written = lambda _path: "") -> Iterator[Fault]:
+    """Yield every broken rule of a decoded spec.
+
+    Args:
+        spec: as decoded from YAML or JSON.
+        written: source text of values, where `spec` comes from a file.
+    """
     for name, listed in (("parameters", spec.parameters), ("firstTrials", spec.first_trials)):
         size = len(msgspec.json.encode(listed))
         if size > MAX_PARAMETERS_BYTES:
@@ -87,8 +92,12 @@ def faults(spec: TrainingSweepSpec) -> Iterator[Fault]:
             return
     for index, parameter in enumerate(spec.parameters):
         path = f"parameters[{index}]"
-        found = list(_own_faults(path, parameter)) or list(target_faults(path, parameter, spec))
-        yield from found
+        checks = (
+            _own_faults(path, parameter),
+            target_faults(path, parameter, spec, written),
+            _repeats(path, parameter),
+        )
+        yield from next(filter(None, map(list, checks)), [])
         yield from _condition_faults(path, index, spec)
     yield from _algorithm_faults(spec)
     yield from _first_trial_faults(spec)
@@ -138,10 +147,10 @@ def _own_faults(path: str, parameter: Parameter) -> Iterator[Fault]:
         yield path, "not exactly one of float, int and choice", "give the range or the values of the parameter"
         return
     if parameter.choice:
-        if any(isinstance(value, dict | list) or value is None for value in parameter.choice):
-            yield f"{path}.choice", "a value that is a list, a mapping or null", "give texts, numbers, true or false"
-        elif len({json.dumps(value) for value in parameter.choice}) < len(parameter.choice):
-            yield f"{path}.choice", "a value occurs twice", "keep one of them"
+        for index, value in enumerate(parameter.choice):
+            if isinstance(value, dict | list) or value is None:
+                what = f"{shown(value)} is not one value"
+                yield f"{path}.choice[{index}]", what, "give a text, a number, true or false"
         return
     kind = "float" if parameter.float_ is not None else "int"
     bounds = parameter.float_ or parameter.int_
@@ -156,6 +165,19 @@ def _own_faults(path: str, parameter: Parameter) -> Iterator[Fault]:
     elif bounds.step is not None and not 0 < bounds.step <= bounds.max - bounds.min:
         fix = f"give a step above 0 and of at most {bounds.max - bounds.min:g}"
         yield f"{path}.{kind}.step", f"{bounds.step:g} does not fit into the range", fix
+
+
+def _repeats(path: str, parameter: Parameter) -> Iterator[Fault]:
+    first: dict[Any, tuple[int, Any]] = {}
+    for index, value in enumerate(parameter.choice):
+        # For algorithms 1, 1.0 and true are one category; a program gets the same text for 1 and "1".
+        before, same = first.setdefault(value, (index, value))
+        if before == index and element(parameter.path) is not None:
+            before, same = first.setdefault((as_argument(value),), (index, value))
+        if before != index:
+            what = "occurs twice" if json.dumps(same) == json.dumps(value) else f"is equal to {shown(same)}"
+            where = f"{path}.choice[{index}]"
+            yield where, f"{shown(value)} {what} (first as spec.{path}.choice[{before}])", "keep one of them"
 
 
 def _condition_faults(path: str, index: int, spec: TrainingSweepSpec) -> Iterator[Fault]:

@@ -13,7 +13,7 @@ from torchyard.api.resource import sparse
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.parse import Fault, broken_rules
 from torchyard.api.values import decode, plural
-from torchyard.sweeps.spec import ELEMENT_PATTERN, FloatRange, IntRange, Parameter, TrainingSweepSpec
+from torchyard.sweeps.spec import ELEMENT_PATTERN, SWITCH_PATTERN, FloatRange, IntRange, Parameter, TrainingSweepSpec
 
 Values = Mapping[str, Any]
 """Parameters of a trial by path."""
@@ -36,8 +36,9 @@ def excluded(parameter: Parameter, values: Values) -> bool:
 
 
 def short_names(parameters: Iterable[Parameter]) -> dict[str, str]:
-    """Return a name for each path: its last part, or all of it where two would have the same one."""
-    last = {parameter.path: parameter.path.rpartition(".")[2] for parameter in parameters}
+    """Return a name for each path: the last part of a field, or all of it where two would have the same one."""
+    paths = [parameter.path for parameter in parameters]
+    last = {path: path if path.endswith("]") else path.rpartition(".")[2] for path in paths}
     names = list(last.values())
     return {path: name if names.count(name) == 1 else path for path, name in last.items()}
 
@@ -102,8 +103,13 @@ def trial_spec(template: TrainingJobSpec, values: Values) -> TrainingJobSpec:
         ValueError: the result is not the spec of a job.
     """
     document = sparse(template)
+    switches: dict[tuple[str, str], Any] = {}
     for path, value in values.items():
-        _put(document, path, value)
+        if (target := switch(path)) is not None:
+            switches[target] = value
+        else:
+            _put(document, path, value)
+    _turn(document, template, switches)
     try:
         return msgspec.convert(document, TrainingJobSpec, dec_hook=decode)
     except msgspec.ValidationError as error:
@@ -126,6 +132,28 @@ def element(path: str) -> tuple[str, int | str] | None:
     return (match[1], int(match[2])) if match[1] else (match[3], match[4])
 
 
+def switch(path: str) -> tuple[str, str] | None:
+    """Return the list and the argument of a path such as `args[--amp]`; None: it names something else."""
+    match = re.fullmatch(SWITCH_PATTERN, path)
+    return (match[1], match[2]) if match is not None else None
+
+
+def as_argument(value: Any) -> str:
+    """Return the text that an argument or an environment variable gets: numbers and booleans as in JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _turn(document: dict[str, Any], template: TrainingJobSpec, switches: Mapping[tuple[str, str], Any]) -> None:
+    """Add the arguments that are switched on at the end, unless the template has them; remove those switched off."""
+    for field in ("args", "command"):
+        on = {argument: value for (of, argument), value in switches.items() if of == field}
+        if on:
+            before: list[str] = getattr(template, field)
+            items = zip(document.get(field, []), before, strict=True)
+            present = [item for item, former in items if on.get(former, True)]
+            document[field] = [*present, *(each for each, value in on.items() if value and each not in before)]
+
+
 def _put(document: dict[str, Any], path: str, value: Any) -> None:
     found = element(path)
     if found is None:
@@ -137,7 +165,7 @@ def _put(document: dict[str, Any], path: str, value: Any) -> None:
         return
     field, key = found
     items: list[Any] = document.setdefault(field, [])
-    text = value if isinstance(value, str) else json.dumps(value)
+    text = as_argument(value)
     if isinstance(key, str):
         items[:] = [*(each for each in items if each["name"] != key), {"name": key, "value": text}]
     elif key < len(items):

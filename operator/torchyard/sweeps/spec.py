@@ -19,10 +19,12 @@ MAX_PARAMETERS_BYTES = 16 * 1024
 """Of `parameters`, and of `firstTrials`, as JSON; a structural schema cannot say it."""
 NAMES_PATTERN = r"[a-z][A-Za-z0-9]*(\.[A-Za-z_][A-Za-z0-9_]*)*"
 ELEMENT_PATTERN = r"(args|command)\[([0-9]{1,3})\]|(env)\[([A-Za-z_][A-Za-z0-9_]*)\]"
-"""One argument, or one environment variable: the only elements of lists that may be parameters."""
-PATH_PATTERN = f"^({NAMES_PATTERN}|{ELEMENT_PATTERN})$"
+"""One argument, or one environment variable: the only elements of lists that may be parameters, beside switches."""
+SWITCH_PATTERN = r"(args|command)\[(--?[A-Za-z0-9][A-Za-z0-9_.-]*)\]"
+"""An argument that a trial has or lacks: `args[--amp]`."""
+PATH_PATTERN = f"^({NAMES_PATTERN}|{ELEMENT_PATTERN}|{SWITCH_PATTERN})$"
 
-_PATH_FORM = "a field, an argument or a variable: trainer.params.lr, args[1], env[LR]"
+_PATH_FORM = "a field, an argument, a switch or a variable: trainer.params.lr, args[1], args[--amp], env[LR]"
 Path = Annotated[str, Meta(pattern=PATH_PATTERN, min_length=1, max_length=256, extra_json_schema={FORM: _PATH_FORM})]
 Values = Annotated[list[Any], Meta(min_length=1, max_length=MAX_CHOICES)]
 
@@ -117,8 +119,9 @@ class Parameter(Model, frozen=True, kw_only=True):
     path: Annotated[
         Path,
         doc(
-            "Field of the job's spec: trainer.params.lr, parallelism.globalBatchSize; or an argument, args[1], or an "
-            "environment variable, env[LR], which get the value as text."
+            "Field of the job's spec: trainer.params.lr, parallelism.globalBatchSize; an argument, args[1], or an "
+            "environment variable, env[LR], which get the value as text; or a switch, args[--amp], with the choice "
+            "[true, false]: the program has the argument, or not."
         ),
     ]
     float_: Annotated[FloatRange | None, doc("A number from a range.")] = field(default=None, name="float")

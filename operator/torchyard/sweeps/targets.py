@@ -1,6 +1,6 @@
 """Which field of a job a parameter names, and whether its values fit there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema
 from torchyard.api.schema import spec_schema as job_schema
@@ -9,7 +9,7 @@ from torchyard.api.validation.problems import nearest, shown
 from torchyard.api.validation.schema_check import check, params_schema
 from torchyard.api.validation.yaml_tree import At
 from torchyard.api.values import plural
-from torchyard.sweeps.space import element
+from torchyard.sweeps.space import as_argument, element, switch
 from torchyard.sweeps.spec import Parameter, TrainingSweepSpec
 
 PARAMS = "trainer.params."
@@ -26,35 +26,85 @@ NEVER_TUNED = (
 )
 
 
-def target_faults(path: str, parameter: Parameter, spec: TrainingSweepSpec) -> Iterator[Fault]:
+Written = Callable[[str], str]
+"""How a number or a boolean is written in the file, by its path below `spec`; empty: it is JSON, or not known."""
+
+
+def target_faults(
+    path: str, parameter: Parameter, spec: TrainingSweepSpec, written: Written = lambda _path: ""
+) -> Iterator[Fault]:
     """Yield what is wrong with the target: a field that does not exist, or values that it cannot have."""
     if any(parameter.path == name or parameter.path.startswith(f"{name}.") for name in NEVER_TUNED):
         yield f"{path}.path", f"{shown(parameter.path)} cannot differ between trials", "set it in jobTemplate.spec"
-        return
-    if (found := element(parameter.path)) is not None:
-        field, key = found
-        size = len(getattr(spec.job_template.spec, field))
-        if isinstance(key, int) and key >= size:
-            fix = f"list it in jobTemplate.spec.{field}, with any value; the first one is {field}[0]"
-            yield f"{path}.path", f"{field} has {plural(size, 'item')}, and none at {key}", fix
-        return
+    elif (target := switch(parameter.path)) is not None:
+        yield from _switch_faults(path, parameter, target, spec)
+    elif (target := element(parameter.path)) is not None:
+        yield from _element_faults(path, parameter, target, spec, written)
+    else:
+        yield from _field_faults(path, parameter, spec, written)
+
+
+def _switch_faults(
+    path: str, parameter: Parameter, target: tuple[str, str], spec: TrainingSweepSpec
+) -> Iterator[Fault]:
+    field, argument = target
+    value = next((each for each in parameter.choice if not isinstance(each, bool)), None)
+    if not parameter.choice:
+        kind = "float" if parameter.float_ is not None else "int"
+        what = f"{parameter.path} is a switch: an argument that the program has or lacks"
+        yield (
+            f"{path}.{kind}",
+            what,
+            "give choice: [true, false]; the value of an option is an argument such as args[1]",
+        )
+    elif value is not None:
+        what = f"{parameter.path} is a switch, which cannot be {shown(value)}"
+        yield f"{path}.choice", what, "give choice: [true, false]"
+    for index, item in enumerate(getattr(spec.job_template.spec, field)):
+        other = f"{field}[{index}]"
+        if item == argument and any(each.path == other for each in spec.parameters):
+            yield f"{path}.path", f"{argument} is {other}, another parameter", "leave one of the parameters out"
+
+
+def _element_faults(
+    path: str, parameter: Parameter, target: tuple[str, int | str], spec: TrainingSweepSpec, written: Written
+) -> Iterator[Fault]:
+    field, key = target
+    size = len(getattr(spec.job_template.spec, field))
+    if isinstance(key, int) and key >= size:
+        fix = f"list it in jobTemplate.spec.{field}, with any value; the first one is {field}[0]"
+        yield f"{path}.path", f"{field} has {plural(size, 'item')}, and none at {key}", fix
+    for index, value in enumerate(parameter.choice):
+        where = f"{path}.choice[{index}]"
+        source = written(where)
+        if source not in ("", as_argument(value)):
+            # As in `args`: the program would get true for `yes`, 7 for `007` and 1000.0 for `1e3`.
+            yield where, f"{parameter.path} would be {shown(as_argument(value))}, not {source}", f'quote it: "{source}"'
+
+
+def _field_faults(path: str, parameter: Parameter, spec: TrainingSweepSpec, written: Written) -> Iterator[Fault]:
     trainer = spec.job_template.spec.trainer
-    known = field_schema(parameter.path, trainer.name if trainer is not None else None)
-    if isinstance(known, tuple):
-        yield f"{path}.path", *known
+    schema = field_schema(parameter.path, trainer.name if trainer is not None else None)
+    if isinstance(schema, tuple):
+        yield f"{path}.path", *schema
         return
-    if known is None:
+    if schema is None:
         return  # a workload that publishes no schema
-    values = [value for bounds in (parameter.float_, parameter.int_) if bounds for value in (bounds.min, bounds.max)]
-    where = "choice" if parameter.choice else "float" if parameter.float_ is not None else "int"
-    for value in values or parameter.choice:
-        said: list[tuple[str, str]] = []
-        check(known, At(value=value, line=0), "", lambda _path, _at, what, fix, said=said: said.append((what, fix)))  # type: ignore[misc]
-        if said:
-            yield f"{path}.{where}", f"{parameter.path}: {said[0][0]}", said[0][1]
-            return
-    if parameter.float_ is not None and known.get("type") == "integer":
+    if parameter.float_ is not None and schema.get("type") == "integer":
         yield f"{path}.float", f"{parameter.path} is a whole number", "give int in place of float"
+        return
+    values = {f"{path}.choice[{index}]": value for index, value in enumerate(parameter.choice)}
+    for kind, bounds in (("float", parameter.float_), ("int", parameter.int_)):
+        if bounds is not None:
+            values |= {f"{path}.{kind}.min": bounds.min, f"{path}.{kind}.max": bounds.max}
+    faults: list[Fault] = []
+
+    def report(where: str, _at: At, what: str, fix: str) -> None:
+        faults.append((where, f"{parameter.path}: {what}", fix))
+
+    for where, value in values.items():
+        check(schema, At(value=value, line=0, written=written(where)), where, report)
+    yield from faults
 
 
 def field_schema(path: str, trainer: str | None) -> Schema | tuple[str, str] | None:

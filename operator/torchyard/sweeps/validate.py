@@ -73,7 +73,7 @@ def _checked(tree: At, file: str, problems: list[Problem]) -> SweepValidation:
         except ValueError as error:
             report("", tree, str(error), "correct it")
     if sweep is not None:
-        for path, what, fix in faults(sweep.spec):
+        for path, what, fix in faults(sweep.spec, lambda path: _find(tree, f"spec.{path}").written):
             report(f"spec.{path}", _find(tree, f"spec.{path}"), what, fix)
         if not problems:
             problems += _of_the_job(tree, file, sweep)

@@ -227,7 +227,7 @@ def _described(value: Any) -> str:
 
 def _retyped(schema: Schema, at: At) -> str:
     wanted, value = schema["type"], at.plain
-    if wanted == "string" and isinstance(value, bool | int | float):
+    if wanted == "string" and (isinstance(value, bool | int | float) or at.written):
         return f'quote it: "{at.written or shown(value)}"'
     if wanted == "array" and isinstance(value, str):
         return f"write it as a list: [{shown(', '.join(value.split()))[1:-1]}]"

@@ -1,6 +1,6 @@
 """YAML as a tree that remembers lines. Never runs a tag, bounded in size and depth, strict about duplicate keys.
 
-Scalars are read as kubectl reads them, so that `yes` is a boolean here as there, and `1e-4` is a number.
+Scalars are read as kubectl reads them, so that `yes` and `y` are booleans here as there, and `1e-4` is a number.
 """
 
 import json
@@ -20,12 +20,12 @@ MAX_VALUES = 50_000
 _TEXT_TAGS = {"!", "tag:yaml.org,2002:str"}
 _WORDS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
-    **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True),
-    **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False),
+    **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "y", "Y", "on", "On", "ON"), True),
+    **dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "n", "N", "off", "Off", "OFF"), False),
 }
-_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]{0,40})")
-_BASED = re.compile(r"0(x[0-9a-fA-F]{1,16}|o[0-7]{1,22}|b[01]{1,64})")
-_OCTAL = re.compile(r"0[0-7]{1,22}")
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]{0,40})")
+_BASED = re.compile(r"[-+]?0([xX][0-9a-fA-F]+|[oO][0-7]+|[bB][01]+)")
+_OCTAL = re.compile(r"[-+]?0[0-7]+")
 _FLOAT = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]{1,4})?")
 _HINTS = (
     ("mapping values are not allowed", "quote a value that holds ': '"),
@@ -52,7 +52,7 @@ class At(Struct):
         size: number of values in it.
         key_line: of its key, or 0.
         origin: what messages name in place of a line.
-        written: of a number, true, false or null: how it is written in the file.
+        written: of a number, true, false or null: its text in the file.
     """
 
     value: Any
@@ -172,14 +172,15 @@ def scalar(text: str, line: int = 1) -> Any:
         return _WORDS[text]
     if text.lower().lstrip("+-") in {".inf", ".nan"}:
         raise YamlError(line, f"{text} is not a finite number", "use a number")
-    if _INTEGER.fullmatch(text):
-        return int(text.replace("_", ""))
-    if _BASED.fullmatch(text):
-        return int(text, 0)
-    if _OCTAL.fullmatch(text):
-        return int(text, 8)
-    if _FLOAT.fullmatch(text):
-        number = float(text)
+    digits = text.replace("_", "") if text[0] in "+-0123456789" else text
+    if _INTEGER.fullmatch(digits):
+        return int(digits)
+    if _BASED.fullmatch(digits):
+        return int(digits, 0)
+    if _OCTAL.fullmatch(digits):
+        return int(digits, 8)
+    if _FLOAT.fullmatch(digits):
+        number = float(digits)
         if number in {float("inf"), float("-inf")}:
             raise YamlError(line, f"{text[:40]} is too large a number", "give a smaller one")
         return number
@@ -257,6 +258,9 @@ class _Document:
             key = event.value
             if key == "<<" and not event.style:
                 raise YamlError(key_line, "merge keys (<<) are not read", "write the fields out")
+            if not isinstance(self._scalar(event, key_line), str):
+                # For kubectl, the key of `no: 1` is "false", and that of `010: 1` is "8".
+                raise YamlError(key_line, f"the key {_short(key)} is not text", f'quote it: "{_short(key)}"')
             if key in fields:
                 first = fields[key].key_line
                 what = f"key {_short(key)} occurs twice (first on line {first})"
