@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from torchyard.agents.auth.tokens import AUDIENCE, MAX_BAD, Tokens, review_document, reviewed
+from torchyard.agents.auth.tokens import AUDIENCE, BOUNDS, Tokens, review_document, reviewed
 
 POD, OTHER_POD, STRANGER = "pod-uid", "other-pod-uid", "stranger-uid"
 MEMBER = SimpleNamespace(namespace="team", account="default")
@@ -186,12 +186,12 @@ class ApiServerThatRefuses:
 
 async def test_floods_of_forged_tokens_push_no_good_one_out(world):
     assert await world.ask(token()) == POD
-    for number in range(MAX_BAD + 100):
+    for number in range(BOUNDS.bad + 100):
         assert await world.ask(token(signature=b"forged%d" % number)) is None
     before = len(world.server.asked)
     assert await world.ask(token()) == POD
     assert len(world.server.asked) == before
-    assert len(world.tokens._bad) == MAX_BAD
+    assert len(world.tokens._verdicts._bad) == BOUNDS.bad
 
 
 @pytest.mark.parametrize(

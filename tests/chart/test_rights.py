@@ -40,6 +40,8 @@ ALLOWED_EVERYWHERE = {
     ("", "nodes", "list"),
     ("authentication.k8s.io", "tokenreviews", "create"),
 }
+WITH_METRICS = {("authorization.k8s.io", "subjectaccessreviews", "create")}
+METRICS = {"metrics": {"enabled": True}}
 ALLOWED_AT_HOME = {
     ("coordination.k8s.io", "leases", "create"),
     ("coordination.k8s.io", "leases", "get"),
@@ -53,6 +55,7 @@ def rights(role):
     return {
         (group, resource, verb)
         for rule in role["rules"]
+        if "resources" in rule
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
@@ -85,6 +88,26 @@ def test_the_operator_may_do_this_and_nothing_else():
     assert len(everywhere) + len(at_home) <= MOST_RIGHTS
 
 
+@pytest.mark.parametrize("values", [METRICS, {"metrics": {"serviceMonitor": {"enabled": True}}}])
+def test_only_an_operator_that_serves_metrics_asks_who_may_read_them(values):
+    documents = rendered(values)
+    everywhere, at_home, _ = operators(documents)
+    assert (everywhere, at_home) == (ALLOWED_EVERYWHERE | WITH_METRICS, ALLOWED_AT_HOME)
+    reader = one(documents, "ClusterRole", "torchyard-metrics-reader")
+    assert reader["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    names = [each["metadata"]["name"] for each in rendered() if each["kind"] == "ClusterRole"]
+    assert reader["metadata"]["name"] not in names
+
+
+def test_prometheus_sends_its_token_only_to_the_operator_that_the_ca_vouches_for():
+    values = {"metrics": {"serviceMonitor": {"enabled": True}}}
+    for tls, secret in (({}, {"name": "torchyard-ca", "key": "tls.crt"}), ("mine", {"name": "mine", "key": "ca.crt"})):
+        documents = rendered({**values, **({"tls": {"existingSecret": tls}} if tls else {})})
+        (endpoint,) = one(documents, "ServiceMonitor")["spec"]["endpoints"]
+        assert endpoint["scheme"] == "https"
+        assert endpoint["tlsConfig"] == {"serverName": f"torchyard-intake.{NAMESPACE}.svc", "ca": {"secret": secret}}
+
+
 def test_with_watched_namespaces_it_has_no_rights_on_jobs_elsewhere():
     everywhere, at_home, elsewhere = operators(rendered({"watchNamespaces": ["red", "blue"]}))
     assert {resource for _, resource, _ in everywhere} == {"nodes", "tokenreviews"}
@@ -94,7 +117,7 @@ def test_with_watched_namespaces_it_has_no_rights_on_jobs_elsewhere():
     assert at_home == ALLOWED_AT_HOME
 
 
-@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["red"]}], ids=["everywhere", "namespaced"])
+@pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["red"]}, METRICS], ids=["all", "namespaced", "metrics"])
 def test_no_role_has_a_right_that_leads_to_others(values):
     for role in rendered(values):
         if role["kind"] in {"Role", "ClusterRole"}:
@@ -106,7 +129,7 @@ def test_no_role_has_a_right_that_leads_to_others(values):
 
 def test_rights_are_bound_to_the_operator_alone():
     account = {"kind": "ServiceAccount", "name": "torchyard", "namespace": NAMESPACE}
-    for document in rendered({"watchNamespaces": ["red"]}):
+    for document in rendered({"watchNamespaces": ["red"], **METRICS}):
         if document["kind"].endswith("RoleBinding") or document["kind"].endswith("ClusterRoleBinding"):
             assert document["subjects"] == [account]
     assert one(rendered(), "Deployment")["spec"]["template"]["spec"]["serviceAccountName"] == "torchyard"
@@ -124,4 +147,4 @@ def test_every_right_has_its_reason_in_the_documentation():
         for resource, verbs in re.findall(r"^\| `([^`]+)` \| ((?:`[a-z]+`(?:, )?)+) \| \w", text, re.MULTILINE)
         for verb in re.findall(r"`([a-z]+)`", verbs)
     }
-    assert rows == {(resource, verb) for _, resource, verb in ALLOWED_EVERYWHERE | ALLOWED_AT_HOME}
+    assert rows == {(resource, verb) for _, resource, verb in ALLOWED_EVERYWHERE | ALLOWED_AT_HOME | WITH_METRICS}

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
 import re
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.cluster.faults import execute
 from tests.support.cluster.jobs import counts
 from tests.support.cluster.operators import AGENT_IMAGE, PATIENCE, TRAINER_IMAGE, until
 
 from torchyard.api.crd import crd
 from torchyard.kubernetes.client.api import APPLY_PATCH, MERGE_PATCH
-from torchyard.kubernetes.client.errors import Rejected
+from torchyard.kubernetes.client.errors import NotFound, Rejected
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/torchyard"
@@ -50,6 +52,44 @@ def helm(namespace):
     return run
 
 
+# What Prometheus does: it verifies the certificate, then sends its token.
+SCRAPE = """
+import http.client, ssl, sys
+trust = ssl.create_default_context(cafile="/tls/ca.crt")
+class Connection(http.client.HTTPSConnection):
+    def connect(self):
+        http.client.HTTPConnection.connect(self)
+        self.sock = trust.wrap_socket(self.sock, server_hostname=sys.argv[1])
+caller = Connection("127.0.0.1", 8443, context=trust)
+caller.request("GET", "/metrics", headers={"Authorization": f"Bearer {sys.argv[2]}"} if sys.argv[2:] else {})
+answer = caller.getresponse()
+print(answer.status)
+print(answer.read().decode())
+"""
+
+
+@pytest.fixture
+async def accounts(api, namespace):
+    """Tokens of two service accounts: the first one may read metrics of a release once `bind` was called with it."""
+    core, rbac = f"/api/v1/namespaces/{namespace}/serviceaccounts", "/apis/rbac.authorization.k8s.io/v1"
+    bindings = f"{rbac}/clusterrolebindings"
+
+    async def token(name):
+        await api.request("POST", core, body={"metadata": {"name": name}})
+        answer = await api.request("POST", f"{core}/{name}/token", body={"spec": {"expirationSeconds": 3600}})
+        return json.loads(answer)["status"]["token"]
+
+    async def bind(release):
+        subject = {"kind": "ServiceAccount", "name": "prometheus", "namespace": namespace}
+        role = {"apiGroup": rbac.split("/")[2], "kind": "ClusterRole", "name": f"{release}-metrics-reader"}
+        named = {"metadata": {"name": f"{namespace}-metrics"}}
+        await api.request("POST", bindings, body={**named, "subjects": [subject], "roleRef": role})
+
+    yield await token("prometheus"), await token("stranger"), bind
+    with contextlib.suppress(NotFound):
+        await api.request("DELETE", f"{bindings}/{namespace}-metrics", body={})
+
+
 @pytest.fixture
 async def release(api, namespace, helm, tmp_path):
     """Install or upgrade one release, which manages only the namespace of the test.
@@ -64,6 +104,7 @@ async def release(api, namespace, helm, tmp_path):
         "watchNamespaces": [namespace],
         "rbac": {"aggregate": False},
         "resources": {"requests": {"cpu": "10m"}},
+        "metrics": {"enabled": True},
     }
     before = json.loads(await api.request("GET", CRD_PATH))["metadata"]
 
@@ -89,7 +130,7 @@ class Installation:
     """What a user could look up in the namespace of the test."""
 
     def __init__(self, api, namespace):
-        self.api = api
+        self.api, self.namespace = api, namespace
         self.core = f"/api/v1/namespaces/{namespace}"
         self.jobs = f"/apis/torchyard.dev/v1alpha1/namespaces/{namespace}/trainingjobs"
 
@@ -140,17 +181,23 @@ class Installation:
         restarts = status.get("restarts", {}).get("total", 0)
         return job["metadata"]["uid"], pod["metadata"]["uid"], status["round"], restarts
 
-    async def refused(self):
-        """Requests of the operators that were refused for want of a right."""
+    async def scraped(self, release, *token):
+        """Status and page of each operator's metrics."""
         names = [pod["metadata"]["name"] for pod in await self.operators()]
-        paths = [f"{self.core}/pods/{name}:8080/proxy/metrics" for name in names]
-        pages = [(await self.api.request("GET", path, accept="*/*")).decode() for path in paths]
+        words = ("python3", "-c", SCRAPE, f"{release}-intake.{self.namespace}.svc", *token)
+        said = [await execute(self.namespace, name, *words, container="operator") for name in names]
+        return [(int(status), page) for status, _, page in (each.partition("\n") for each in said)]
+
+    async def refused(self, release, token):
+        """Requests of the operators that were refused for want of a right."""
+        pages = [page for _, page in await self.scraped(release, token)]
         assert all("torchyard_api_requests_total" in page for page in pages)
         return [line for page in pages for line in page.splitlines() if 'code="403"' in line]
 
 
-async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, namespace, helm, release):
+async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, namespace, helm, release, accounts):
     place = Installation(api, namespace)
+    prometheus, stranger, bind = accounts
 
     # Install.
     name = await release("install")
@@ -159,7 +206,16 @@ async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, name
     await place.trains_on()
     same = await place.identity()
     authority = await place.secret(f"{name}-ca")
-    assert await place.refused() == []
+    assert [status for status, _ in await place.scraped(name, prometheus)] == [403]
+    await bind(name)
+
+    async def is_read():
+        return [status for status, _ in await place.scraped(name, prometheus)] == [200]
+
+    await until(is_read, why=lambda: "an account with the right cannot read the metrics")
+    for token, refusal in (((), 401), (("x.y.z",), 401), ((stranger,), 403)):
+        assert [status for status, _ in await place.scraped(name, *token)] == [refusal]
+    assert await place.refused(name, prometheus) == []
 
     # A second release for the same namespace is refused, however it is chosen; the first one may still be upgraded.
     known = rf"installation {name} \(of namespace {namespace}\) manages namespace {namespace} already"
@@ -178,7 +234,7 @@ async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, name
     await until(place.one_of_two_leads)
     assert not first & {pod["metadata"]["uid"] for pod in await place.operators()}
     assert "Phase:          Succeeded" in await helm("test", name)
-    assert await place.refused() == []
+    assert await place.refused(name, prometheus) == []
 
     # Uninstall: the operator goes, everything of the user stays.
     await helm("uninstall", name, "--wait", "--timeout", f"{PATIENCE:.0f}s")

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from prometheus_client import CollectorRegistry
 from tests.support.waiting import DEADLINE
 
 from torchyard.app import job_watch
@@ -57,7 +56,7 @@ async def watch():
 
 @pytest.fixture
 async def health(watch):
-    async with TestClient(TestServer(application(Readiness({}), CollectorRegistry(), watch.stuck))) as client:
+    async with TestClient(TestServer(application(Readiness({}), watch.stuck))) as client:
 
         async def look():
             async with client.get("/healthz") as answer:

@@ -58,3 +58,17 @@ allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
 capabilities: { drop: [ALL] }
 {{- end }}
+
+{{- /* Not empty if /metrics is served. */ -}}
+{{- define "torchyard.metrics" -}}
+{{- with .Values.metrics }}{{ if or .enabled .serviceMonitor.enabled .prometheusRule.enabled }}true{{ end }}{{ end }}
+{{- end }}
+
+{{- /* The Secret that holds the CA of the intake's certificate, and its key there. */ -}}
+{{- define "torchyard.caSecret" -}}
+{{- if .Values.tls.existingSecret -}}
+{ name: {{ .Values.tls.existingSecret | quote }}, key: ca.crt }
+{{- else -}}
+{ name: {{ include "torchyard.fullname" . }}-ca, key: tls.crt }
+{{- end }}
+{{- end }}

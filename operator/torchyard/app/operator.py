@@ -6,12 +6,15 @@ lease to another ends, since its memory of agents is out of date; one that only 
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from torchyard.agents import server
+from torchyard.agents.auth.readers import ACCESS_PATH, Readers
 from torchyard.agents.auth.signatures import MEDIA_TYPES, Signatures
 from torchyard.agents.auth.tokens import REVIEW_PATH, MemberOf, Tokens, review_document
 from torchyard.agents.http import tls
@@ -21,6 +24,7 @@ from torchyard.api.status import State
 from torchyard.app import probes
 from torchyard.app.job_watch import JobWatch
 from torchyard.app.memory_tuning import leave_caches_alone
+from torchyard.app.metrics_page import MetricsPage
 from torchyard.app.options import Options, site
 from torchyard.app.page_server import served
 from torchyard.app.probes import Metrics, Readiness
@@ -151,11 +155,15 @@ class Operator:
     async def _work(self) -> None:
         options = self._options
         async with contextlib.AsyncExitStack() as stack:
-            pages = probes.application(self.readiness, self.metrics.registry, self._watch.stuck)
+            open_metrics = self.metrics.registry if options.metrics == "open" else None
+            pages = probes.application(self.readiness, self._watch.stuck, open_metrics)
             await stack.enter_async_context(served(pages, options.probe_port))
             raise_descriptor_limit()
             context = tls.server_context(options.tls_dir)
             app = server.application(self.registry, self._tokens.authenticate, serving=self.cluster.serving)
+            if options.metrics == "token":
+                page = MetricsPage(self.metrics.registry, _readers_of(self._api).may_read, app.handle)
+                app = dataclasses.replace(app, handle=page.handle)
             intake = server.Intake(app, host=options.intake_host, port=options.intake_port, tls=context)
             self._intake = await stack.enter_async_context(intake)
             async with asyncio.TaskGroup() as group:
@@ -344,3 +352,19 @@ def _tokens_of(api: Api, member_of: MemberOf, clock: Callable[[], float]) -> Tok
         return await api.request("POST", REVIEW_PATH, body=review_document(token, audience))
 
     return Tokens(review, member_of, vouch=Signatures(published).vouch, clock=clock)
+
+
+def _readers_of(api: Api) -> Readers:
+    """Ask this API server who may read /metrics.
+
+    Args:
+        api: may create TokenReviews and SubjectAccessReviews.
+    """
+
+    async def review(token: str) -> bytes:
+        return await api.request("POST", REVIEW_PATH, body=review_document(token))
+
+    async def access(document: dict[str, Any]) -> bytes:
+        return await api.request("POST", ACCESS_PATH, body=document)
+
+    return Readers(review, access, clock=api.time)

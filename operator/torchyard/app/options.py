@@ -3,7 +3,7 @@
 import os
 import secrets
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
@@ -12,6 +12,8 @@ from torchyard.kubernetes.manifests.names import Site
 from torchyard.version import __version__
 
 INTAKE_PORT, PROBE_PORT = 8443, 8080
+MetricsAccess = Literal["off", "token", "open"]
+"""Who reads /metrics: nobody; at the intake's port, accounts with the right to; at the probe port, everybody."""
 IMAGES = "ghcr.io/torchyard"
 
 
@@ -24,6 +26,7 @@ class Options(Struct, frozen=True, kw_only=True):
     intake_url: str = ""
     tls_dir: Path = Path("/tls")
     probe_port: int = PROBE_PORT
+    metrics: MetricsAccess = "token"
     agent_image: str = f"{IMAGES}/operator:{__version__}"
     trainer_image: str = f"{IMAGES}/trainer:{__version__}"
     disk: str = ""

@@ -1,4 +1,4 @@
-"""Health, readiness and metrics for the kubelet and Prometheus. Plain HTTP, nothing secret."""
+"""Health and readiness for the kubelet, over plain HTTP; the metrics of the operator."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -119,13 +119,13 @@ def resource(path: str) -> str:
 
 
 def application(
-    readiness: Readiness, registry: CollectorRegistry, stuck: Callable[[], Awaitable[str]]
+    readiness: Readiness, stuck: Callable[[], Awaitable[str]], open_metrics: CollectorRegistry | None = None
 ) -> web.Application:
-    """Return the three pages.
+    """Return the pages that everybody may read.
 
     Args:
         readiness: of `/readyz`.
-        registry: of `/metrics`.
+        open_metrics: of `/metrics`, for development; None: the page does not exist here.
         stuck: why only a restart helps; empty: nothing does. An answer of this page proves that its own loop turns.
     """
 
@@ -138,10 +138,12 @@ def application(
         return web.Response(status=503 if sentences else 200, text="\n".join(sentences or ["ok"]) + "\n")
 
     async def metrics(_request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_PLAIN_1_0_0})
+        assert open_metrics is not None
+        return web.Response(body=generate_latest(open_metrics), headers={"Content-Type": CONTENT_TYPE_PLAIN_1_0_0})
 
     app = web.Application(client_max_size=1024)
     app.router.add_get("/healthz", healthz)
     app.router.add_get("/readyz", readyz)
-    app.router.add_get("/metrics", metrics)
+    if open_metrics is not None:
+        app.router.add_get("/metrics", metrics)
     return app

@@ -6,7 +6,7 @@ The API server checks forms, and what may not change; what needs the schema of t
 from copy import deepcopy
 from typing import Any
 
-from torchyard.api.crd import NEVER_VISITED, Column, generated_yaml, definition
+from torchyard.api.crd import NEVER_VISITED, Column, definition, generated_yaml
 from torchyard.api.resource import GROUP, VERSION
 from torchyard.api.schema import ANY, FORM, Schema, status_of
 from torchyard.api.schema import spec_schema as job_schema

@@ -36,10 +36,10 @@ def target_faults(
     """Yield what is wrong with the target: a field that does not exist, or values that it cannot have."""
     if any(parameter.path == name or parameter.path.startswith(f"{name}.") for name in NEVER_TUNED):
         yield f"{path}.path", f"{shown(parameter.path)} cannot differ between trials", "set it in jobTemplate.spec"
-    elif (target := switch(parameter.path)) is not None:
-        yield from _switch_faults(path, parameter, target, spec)
-    elif (target := element(parameter.path)) is not None:
-        yield from _element_faults(path, parameter, target, spec, written)
+    elif (argument := switch(parameter.path)) is not None:
+        yield from _switch_faults(path, parameter, argument, spec)
+    elif (item := element(parameter.path)) is not None:
+        yield from _element_faults(path, parameter, item, spec, written)
     else:
         yield from _field_faults(path, parameter, spec, written)
 

@@ -88,15 +88,15 @@ async def _timed(namespace: str, pod: str, *argv: str) -> float:
     return float((await execute(namespace, pod, *argv)).split()[-1])
 
 
-async def execute(namespace: str, pod: str, *argv: str) -> str:
-    """Run a program in the trainer's container of a pod and return what it printed."""
+async def execute(namespace: str, pod: str, *argv: str, container: str = names.TRAINER) -> str:
+    """Run a program in a container of a pod, by default the trainer's, and return what it printed."""
 
     def run() -> str:
         core = client.CoreV1Api(config.new_client_from_config())
         streams = {"stdin": False, "stdout": True, "stderr": True, "tty": False}
         call = core.connect_get_namespaced_pod_exec
         ws = stream.stream(
-            call, pod, namespace, container=names.TRAINER, command=list(argv), _preload_content=False, **streams
+            call, pod, namespace, container=container, command=list(argv), _preload_content=False, **streams
         )
         ws.run_forever(timeout=PATIENCE)
         code, said = ws.returncode, ws.read_all()  # in this order: reading everything forgets the code

@@ -7,10 +7,7 @@ about itself is trusted. Unverified claims can only be a reason to reject a toke
 import asyncio
 import base64
 import binascii
-import hashlib
-import logging
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -18,19 +15,15 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Struct, field
 
+from torchyard.agents.auth.verdicts import Bounds, Verdict, Verdicts
+
 AUDIENCE = "torchyard.dev"
 REVIEW_PATH = "/apis/authentication.k8s.io/v1/tokenreviews"
 
-GOOD_SECONDS = 600.0
-BAD_SECONDS = 10.0
-AGAIN_SECONDS = 10.0
-MAX_GOOD, MAX_BAD = 20_000, 2_000
+BOUNDS = Bounds()
 MAX_REVIEWS = 64
-MAX_QUEUED = 20_000
 
 _POD_UID = "authentication.kubernetes.io/pod-uid"
-
-_log = logging.getLogger(__name__)
 
 Review = Callable[[str, str], Awaitable[bytes]]
 """(token, audience) -> body of the API server's answer to `review_document`. Raises if no answer came."""
@@ -133,12 +126,6 @@ class TokenCounters:
     strangers: int = 0
 
 
-class _Known(Struct):
-    identity: Identity | None
-    fresh_until: float
-    expires: float
-
-
 class Tokens:
     """Caches verified tokens, and verifies others.
 
@@ -162,10 +149,8 @@ class Tokens:
         self.counters = TokenCounters()
         self._review, self._member_of, self._vouch, self._audience = review, member_of, vouch, audience
         self._clock = clock
-        self._good: OrderedDict[bytes, _Known] = OrderedDict()
-        self._bad: OrderedDict[bytes, float] = OrderedDict()
-        self._asked: dict[bytes, asyncio.Task[_Known]] = {}
         self._turns = asyncio.Semaphore(MAX_REVIEWS)
+        self._verdicts = Verdicts(self._judge, clock, BOUNDS, self._accepted_stale)
 
     async def authenticate(self, token: str) -> str | None:
         """Return the uid of the pod that this token belongs to; None: not a pod of a job.
@@ -173,18 +158,8 @@ class Tokens:
         Raises:
             Exception: the API server did not answer, and the token is not cached.
         """
-        digest = hashlib.sha256(token.encode("utf-8", "replace")).digest()
-        known = self._good.get(digest)
-        now = self._clock()
-        if known is None or now >= known.fresh_until:
-            if not self._worth_asking(digest, token, now):
-                return None
-            known = await self._judged(digest, token, known)
-        return self._member(known)
-
-    def _member(self, known: _Known) -> str | None:
-        identity = known.identity
-        if identity is None or self._clock() >= known.expires:
+        identity = await self._verdicts.of(token, self._worth_asking)
+        if identity is None:
             return None
         member = self._member_of(identity.pod_uid)
         if member is None or (member.namespace, member.account) != (identity.namespace, identity.account):
@@ -192,11 +167,12 @@ class Tokens:
             return None
         return identity.pod_uid
 
-    def _worth_asking(self, digest: bytes, token: str, now: float) -> bool:
-        if self._bad.get(digest, 0.0) > now:
-            return False
+    def _accepted_stale(self) -> None:
+        self.counters.stale += 1
+
+    def _worth_asking(self, token: str) -> bool:
         claims = read(token)
-        if claims is None or self._audience not in claims.audiences or now >= claims.exp:
+        if claims is None or self._audience not in claims.audiences or self._clock() >= claims.exp:
             return False
         pod = claims.kubernetes.pod
         if pod is None or self._member_of(pod.uid) is None:
@@ -204,43 +180,14 @@ class Tokens:
             return False
         return True
 
-    async def _judged(self, digest: bytes, token: str, known: _Known | None) -> _Known:
-        """Verify a token, once for all concurrent requests with it."""
-        asked = self._asked.get(digest)
-        if asked is None:
-            if len(self._asked) >= MAX_QUEUED:
-                raise TimeoutError(f"{MAX_QUEUED} tokens wait to be reviewed")
-            asked = asyncio.create_task(self._ask(digest, token))
-            self._asked[digest] = asked
-            asked.add_done_callback(lambda _done: self._asked.pop(digest, None))
-        try:
-            # An agent that disconnects does not cancel the verification for others.
-            return await asyncio.shield(asked)
-        except Exception as error:
-            if known is None or self._clock() >= known.expires:
-                raise
-            # It was valid and has not expired: training continues while the API server is away.
-            self.counters.stale += 1
-            _log.warning("a TokenReview failed; a token that was valid before is accepted for now: %s", error)
-            known.fresh_until = min(known.expires, self._clock() + AGAIN_SECONDS)
-            return known
-
-    async def _ask(self, digest: bytes, token: str) -> _Known:
+    async def _judge(self, token: str) -> Verdict[Identity]:
         identity = await self._vouch(token, self._audience) if self._vouch is not None else None
         if identity is not None:
             self.counters.vouched += 1
         else:
             identity = await self._by_review(token)
-        now = self._clock()
-        if identity is None:
-            self._good.pop(digest, None)
-            _remember(self._bad, digest, now + BAD_SECONDS, MAX_BAD)
-            return _Known(None, now, now)
         claims = read(token)
-        expires = claims.exp if claims is not None else now
-        known = _Known(identity, min(now + GOOD_SECONDS, expires), expires)
-        _remember(self._good, digest, known, MAX_GOOD)
-        return known
+        return Verdict(identity, claims.exp if claims is not None else self._clock())
 
     async def _by_review(self, token: str) -> Identity | None:
         async with self._turns:
@@ -252,9 +199,9 @@ class Tokens:
                 raise
 
 
-def review_document(token: str, audience: str) -> dict[str, Any]:
-    """Return the TokenReview to post at `REVIEW_PATH`."""
-    spec = {"token": token, "audiences": [audience]}
+def review_document(token: str, audience: str = "") -> dict[str, Any]:
+    """Return the TokenReview to post at `REVIEW_PATH`; without an audience, tokens of the API server are valid."""
+    spec = {"token": token, **({"audiences": [audience]} if audience else {})}
     return {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
 
 
@@ -289,10 +236,3 @@ class _ReviewStatus(Struct, frozen=True):
 
 class _Answer(Struct, frozen=True):
     status: _ReviewStatus
-
-
-def _remember(of: OrderedDict[bytes, Any], digest: bytes, what: Any, most: int) -> None:
-    of[digest] = what
-    of.move_to_end(digest)
-    if len(of) > most:
-        of.popitem(last=False)

@@ -48,11 +48,12 @@ class Response(Struct, frozen=True):
 
     status: int
     document: Any
-    """Sent as JSON."""
+    """Sent as JSON, or bytes of type `content`."""
     retry_after: int | None = None
     """Seconds."""
     close: bool = False
     """Whether the connection is closed after it: the next one may reach the leader."""
+    content: str = "application/json"
 
 
 Handle = Callable[[Request], Awaitable[Response]]
@@ -300,12 +301,12 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _encoded(response: Response, *, keep: bool) -> bytes:
-    body = msgspec.json.encode(response.document)
+    body = response.document if isinstance(response.document, bytes) else msgspec.json.encode(response.document)
     extra = "" if keep else "Connection: close\r\n"
     if response.retry_after is not None:
         extra += f"Retry-After: {response.retry_after}\r\n"
     head = (
         f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
+        f"Content-Type: {response.content}\r\nContent-Length: {len(body)}\r\n{extra}\r\n"
     )
     return head.encode() + body

@@ -30,7 +30,14 @@ def operator_arguments(parser: ArgumentParser) -> None:
     flag("--intake-host", "address to listen on for them; empty: all", defaults.intake_host)
     flag("--intake-url", "base URL that agents call", defaults.intake_url)
     flag("--tls-dir", "folder of tls.crt, tls.key, ca.crt; read again when they change", defaults.tls_dir, Path)
-    flag("--probe-port", "port of /healthz, /readyz and /metrics, plain HTTP", defaults.probe_port, _port)
+    flag("--probe-port", "port of /healthz and /readyz, plain HTTP", defaults.probe_port, _port)
+    flag(
+        "--metrics",
+        "who may read /metrics. token: accounts that may `get /metrics`, over HTTPS at the intake port; "
+        "open: everyone, over HTTP at the probe port; off: no one",
+        defaults.metrics,
+        _metrics,
+    )
     flag("--agent-image", "image that brings the agent into pods", defaults.agent_image)
     flag("--trainer-image", "image of jobs that name none", defaults.trainer_image)
     flag(
@@ -106,6 +113,12 @@ def _quantity(text: str) -> str:
 def _log_format(text: str) -> str:
     if text not in {"text", "json"}:
         raise ValueError(f"{text!r} is neither text nor json")
+    return text
+
+
+def _metrics(text: str) -> str:
+    if text not in {"off", "token", "open"}:
+        raise ValueError(f"{text!r} is none of off, token and open")
     return text
 
 
