@@ -1,4 +1,4 @@
-"""Who may read /metrics: accounts that the API server authenticates and authorizes, and nobody else."""
+"""Access to /metrics: only for accounts that the API server authenticates and authorizes."""
 
 import asyncio
 import json

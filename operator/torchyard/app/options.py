@@ -13,7 +13,7 @@ from torchyard.version import __version__
 
 INTAKE_PORT, PROBE_PORT = 8443, 8080
 MetricsAccess = Literal["off", "token", "open"]
-"""Who reads /metrics: nobody; at the intake's port, accounts with the right to; at the probe port, everybody."""
+"""Access to /metrics: none; accounts with the right, at the intake port; every client, at the probe port."""
 IMAGES = "ghcr.io/torchyard"
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from torchyard.agents.auth.tokens import read
-from torchyard.agents.auth.verdicts import Bounds, Verdict, Verdicts
+from torchyard.agents.auth.tokens import Bounds, Verdict, Verdicts, read
 
 ACCESS_PATH = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 PAGE = "/metrics"
