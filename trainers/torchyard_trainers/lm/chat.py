@@ -1,19 +1,19 @@
 """Conversations as text and tokens, by the chat template of the tokenizer."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any
 
-from torchyard_trainers.core.data.rows import BadRecordError, kind_of
+from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.lm.calls import FORMS, form_of
+from torchyard_trainers.lm.endings import Ending, ending_of
+from torchyard_trainers.lm.messages import ASSISTANT, Message, is_silent
 from torchyard_trainers.lm.templates import SECONDS, Rendered, TemplateProcess
 from torchyard_trainers.lm.tokens import CHAT_TEMPLATE, encoded
+from torchyard_trainers.lm.turns import Span, Turns
 
-Message = Mapping[str, Any]
-ASSISTANT = "assistant"
-# Messages of ShareGPT say `from` and `value` in place of `role` and `content`.
-SPEAKERS = {"human": "user", **dict.fromkeys(("gpt", "model", "chatgpt"), ASSISTANT)}
-SPEAKERS |= {role: role for role in ("user", ASSISTANT, "system", "tool")}
 # A template with these marks says itself which tokens the model generates.
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
@@ -25,8 +25,7 @@ class Chat:
         """Use a tokenizer of `transformers`, and limit the time that its template takes for a conversation."""
         self._tokenizer = tokenizer
         self._process = TemplateProcess(seconds)
-        template = tokenizer.chat_template
-        self._marks_turns = isinstance(template, str) and bool(_GENERATION.search(template))
+        self._form = FORMS[0]
 
     def check(self) -> None:
         """Check that conversations can be rendered, with the place of every token.
@@ -46,13 +45,26 @@ class Chat:
                 "conversations need; save it with a tokenizer.json"
             )
 
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The tokens at which a turn of the assistant is over; () if the template does not show them."""
+        if self._ending is None:
+            return ()
+        return tuple(self._tokenizer.convert_tokens_to_ids(each) for each in self._ending.tokens)
+
     def prompt(self, messages: Sequence[Message], *, tools: Any = None) -> tuple[str, list[int]]:
         """Return the text and the tokens that the assistant's next turn follows."""
-        text = self._rendered(messages, opens=True, tools=tools)
+        text = self._rendered(self._suited(messages, tools), opens=True, tools=tools)
         return text, list(encoded(self._tokenizer, text, "messages")["input_ids"])
 
     def turns(
-        self, messages: Sequence[Message], *, first: int = 0, last_only: bool = False, tools: Any = None
+        self,
+        messages: Sequence[Message],
+        *,
+        first: int = 0,
+        last_only: bool = False,
+        everything: bool = False,
+        tools: Any = None,
     ) -> tuple[list[int], list[bool]]:
         """Return the tokens of a conversation, and which of them the assistant says.
 
@@ -60,65 +72,126 @@ class Chat:
             messages: with `role` and `content`.
             first: of the messages whose turns count; none of weight 0 does.
             last_only: only the last turn of the assistant counts.
+            everything: all tokens count, whoever says them.
             tools: descriptions of functions, for the template.
 
         Raises:
             BadRecordError: the assistant says nothing in a turn, or the template mixes its turns with others.
+            ConfigError: the template ends no turn.
         """
-        theirs = [number for number, each in enumerate(messages) if each["role"] == ASSISTANT and number >= first]
-        if not theirs:
-            roles = ", ".join(repr(each) for each in sorted({str(each["role"]) for each in messages[first:]})[:8])
-            raise BadRecordError(
-                "messages", f"has no turn of the assistant; its roles are {roles}: name them user and assistant"
-            )
-        numbers = [number for number in theirs if messages[number].get("weight") != 0]
-        if not numbers:
-            raise BadRecordError("messages", "has no turn of the assistant whose weight is not 0")
-        chosen = numbers[-1:] if last_only else numbers
-        if silent := [number for number in chosen if _is_silent(messages[number])]:
-            raise BadRecordError("messages", f"has a turn {silent[0] + 1} of the assistant that is empty")
-        if self._marks_turns and len(chosen) == sum(each["role"] == ASSISTANT for each in messages):
-            return self._marked(messages, tools)
-        whole = self._rendered(messages, opens=False, tools=tools)
-        spans = [self._span(whole, messages, number, tools) for number in chosen]
-        found = encoded(self._tokenizer, whole, "messages", return_offsets_mapping=True)
-        # The first token of a turn may begin with a space that stands before it.
-        said = [any(at < end and begin < stop for begin, end in spans) for at, stop in found["offset_mapping"]]
-        return list(found["input_ids"]), said
+        chosen = _chosen(messages, first=first, last_only=last_only)
+        messages = self._suited(messages, tools)
+        self._check_ending()
+        if everything:
+            text = self._rendered(messages, opens=False, tools=tools)
+            tokens, _ = self._encoded(text + self._lacking(messages, text, tools), [])
+            return tokens, [True] * len(tokens)
+        if _GENERATION.search(self._template(tools)):
+            return self._encoded(*self._marked(messages, chosen, tools))
+        found = Turns(messages, lambda each, opens: self._rendered(each, opens=opens, tools=tools), self._special)
+        text = found.text + self._lacking(messages, found.text, tools)
+        turns = {number: self._ended(text, found.span(number)) for number in chosen}
+        for number, turn in turns.items():
+            if messages[number].get("tool_calls"):
+                self._check_calls_end(number, text[turn.begin : turn.end])
+        return self._encoded(text, turns.values())
 
-    def _marked(self, messages: Sequence[Message], tools: Any) -> tuple[list[int], list[bool]]:
-        text, spans = self._render(messages, opens=False, tools=tools, marks=True)
-        found = encoded(self._tokenizer, text, "messages")
-        said = [False] * len(found["input_ids"])
+    def _encoded(self, text: str, spans: Iterable[Span]) -> tuple[list[int], list[bool]]:
+        """Return the tokens of a text, and which of them are in spans of it."""
+        found = encoded(self._tokenizer, text, "messages", return_offsets_mapping=True)
+        tokens = list(found["input_ids"])
+        said, places = [False] * len(tokens), [_core(text, *place) for place in found["offset_mapping"]]
         for begin, end in spans:
-            first, last = found.char_to_token(begin), found.char_to_token(end - 1)
-            if first is not None:  # the template may mark nothing
-                stop = len(said) if last is None else last + 1
-                said[first:stop] = [True] * (stop - first)
-        return list(found["input_ids"]), said
+            for number, (at, stop) in enumerate(places):
+                said[number] |= at < end and begin < stop
+        return tokens, said
 
-    def _span(self, whole: str, messages: Sequence[Message], number: int, tools: Any) -> tuple[int, int]:
-        """Return where a turn begins and ends in the whole text, the mark of its end included."""
-        before = self._rendered(messages[:number], opens=True, tools=tools)
-        if not whole.startswith(before):
-            raise BadRecordError("messages", f"has a turn {number + 1} that the chat template does not begin as asked")
-        until = self._rendered(messages[: number + 1], opens=False, tools=tools)
-        if whole.startswith(until):
-            return len(before), len(until)
-        # Some templates write the last turn in another way, for example with an empty block of thoughts.
-        content = str(messages[number].get("content") or "").strip()
-        at = whole.find(content, len(before))
-        ending = until[until.rfind(content) + len(content) :]
-        if content and not whole[len(before) : at].strip() and whole.startswith(ending, at + len(content)):
-            return len(before), at + len(content) + len(ending)
-        raise BadRecordError(
-            "messages",
-            f"has a turn {number + 1} that the chat template changes when others follow; set trainOn: last, or mark "
-            "the turns in the template with {% generation %}",
-        )
+    def _marked(self, messages: Sequence[Message], chosen: Sequence[int], tools: Any) -> tuple[str, list[Span]]:
+        """Return a text and the spans in it that the template marks, those of the chosen turns."""
+        text, marks = self._render(messages, opens=False, tools=tools, marks=True)
+        spans = [Span(begin, end) for begin, end in marks if begin < end]
+        every = [number for number, each in enumerate(messages) if each["role"] == ASSISTANT]
+        if list(chosen) == every:
+            return text, spans
+        if len(spans) == len(every):
+            return text, [spans[every.index(number)] for number in chosen]
+        found = Turns(messages, lambda each, opens: self._rendered(each, opens=opens, tools=tools), self._special)
+        wanted = [found.span(number) for number in chosen]
+        return text, [each for each in spans if any(each.begin < end and begin < each.end for begin, end in wanted)]
+
+    def _ended(self, text: str, turn: Span) -> Span:
+        """Return a turn with the token that ends it: of some templates, the first one of the next turn."""
+        if self._ending is None or self._ending.text:
+            return turn
+        follows = re.compile(rf"\s*(?:{self._special_pattern.pattern})").match(text, turn.end)
+        if follows is None:
+            raise BadRecordError("messages", "has a turn that the chat template ends with no special token")
+        return Span(turn.begin, follows.end())
+
+    def _check_calls_end(self, number: int, turn: str) -> None:
+        """Check that a turn that calls functions ends as others do; some templates end only some of them."""
+        special = [each.group() for each in self._special_pattern.finditer(turn)]
+        if self._ending is not None and self._ending.tokens and special[-1:] and special[-1] not in self._ending.tokens:
+            raise BadRecordError(
+                "messages",
+                f"has a turn {number + 1} that calls functions and that the chat template does not end (its last token "
+                f"is {special[-1]}); correct chat_template.jinja, or leave out such records",
+            )
+
+    def _lacking(self, messages: Sequence[Message], text: str, tools: Any) -> str:
+        """Return what must be added to a text for its last turn to have an end."""
+        if self._ending is None or self._ending.text or messages[-1]["role"] != ASSISTANT:
+            return ""
+        if not messages[-1].get("tool_calls"):
+            return self._ending.next_text or ""
+        calls = messages[-1]["tool_calls"]
+        result = {"role": "tool", "content": "1", "name": "f", "tool_call_id": calls[0].get("id") or "callcall0"}
+        longer = self._rendered([*messages, result], opens=False, tools=tools)
+        follows = re.compile(rf"\s*(?:{self._special_pattern.pattern})").match(longer, len(text))
+        if not longer.startswith(text) or follows is None:
+            raise BadRecordError("messages", "ends with calls of functions that the chat template ends with no token")
+        return follows.group()
+
+    @cached_property
+    def _special(self) -> list[str]:
+        """The texts of the tokens that the tokenizer never divides."""
+        return [str(each) for each in self._tokenizer.added_tokens_decoder.values()]
+
+    @cached_property
+    def _special_pattern(self) -> "re.Pattern[str]":
+        longest_first = sorted(filter(None, self._special), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+    @cached_property
+    def _ending(self) -> Ending | None:
+        return ending_of(lambda each, opens: self._rendered(each, opens=opens, tools=None), self._special_pattern)
+
+    def _check_ending(self) -> None:
+        """Check that a model can learn from the template where a turn ends.
+
+        Raises:
+            ConfigError: it cannot.
+        """
+        if self._ending is not None and not self._ending.text and self._ending.next_text is None:
+            raise ConfigError(
+                f"trainer.params.pretrained: the chat template of {self._tokenizer.name_or_path or 'the model'} writes "
+                "nothing behind a turn of the assistant, so the model would never learn to stop; add {{ eos_token }} "
+                "behind its content in chat_template.jinja"
+            )
+
+    def _suited(self, messages: Sequence[Message], tools: Any) -> Sequence[Message]:
+        """Return messages with calls of functions as the template takes them."""
+        if not any(each.get("tool_calls") for each in messages):
+            return messages
+        self._form = form_of(messages, lambda each: self._rendered(each, opens=False, tools=tools), self._form)
+        return self._form.applied(messages)
+
+    def _template(self, tools: Any) -> str:
+        template: str = self._tokenizer.get_chat_template(tools=tools)
+        return template
 
     def _rendered(self, messages: Sequence[Message], *, opens: bool, tools: Any) -> str:
-        return self._render(messages, opens=opens, tools=tools).text if messages else ""
+        return self._render(messages, opens=opens, tools=tools).text
 
     def _render(self, messages: Sequence[Message], *, opens: bool, tools: Any, marks: bool = False) -> Rendered:
         try:
@@ -131,7 +204,7 @@ class Chat:
                     **special,
                     "conversations": [list(messages)],
                     "tools": tools,
-                    "chat_template": self._tokenizer.get_chat_template(tools=tools),
+                    "chat_template": self._template(tools),
                     "return_assistant_tokens_mask": marks,
                     "add_generation_prompt": opens,
                 }
@@ -142,61 +215,34 @@ class Chat:
             raise BadRecordError("messages", f"cannot be rendered by the chat template: {error}") from error
 
 
-def conversation(value: Any, name: str) -> list[Message]:
-    """Return the messages in a field of a record.
+def _chosen(messages: Sequence[Message], *, first: int, last_only: bool) -> list[int]:
+    """Return the numbers of the turns that count.
 
     Raises:
-        BadRecordError: it is not a list of messages with `role` and `content`, or with `from` and `value`.
+        BadRecordError: there are none, or one of them says nothing.
     """
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        raise BadRecordError(name, "is text, expected a list of messages; write the list itself, not its JSON as text")
-    if not isinstance(value, list) or not value:
-        raise BadRecordError(name, f"is {kind_of(value) if value != [] else 'empty'}, expected a list of messages")
-    for number, each in enumerate(value, 1):
-        where = f"has a message {number} "
-        if not isinstance(each, Mapping):
-            raise BadRecordError(name, f"{where}that is {type(each).__name__}, expected role and content")
-        if "role" not in each and isinstance(each.get("from"), str) and each["from"] not in SPEAKERS:
-            raise BadRecordError(name, f"{where}from {each['from'][:40]!r}, expected {', '.join(SPEAKERS)}")
-        if not isinstance(_spoken(each).get("role"), str):
-            raise BadRecordError(name, f"{where}without a role; it has {', '.join(map(repr, sorted(each)[:8]))}")
-        if _spoken(each).get("content") is None and not each.get("tool_calls"):
-            raise BadRecordError(name, f"{where}without content; it has {', '.join(map(repr, sorted(each)[:8]))}")
-    # Parquet fills fields that other messages have with null.
-    kept = [{key: part for key, part in _spoken(each).items() if part is not None} for each in value]
-    return [
-        each | {"content": _text(each["content"], name, number)} if "content" in each else each
-        for number, each in enumerate(kept, 1)
-    ]
+    theirs = [number for number, each in enumerate(messages) if each["role"] == ASSISTANT and number >= first]
+    if not theirs:
+        roles = ", ".join(repr(each) for each in sorted({str(each["role"]) for each in messages[first:]})[:8])
+        raise BadRecordError(
+            "messages", f"has no turn of the assistant; its roles are {roles}: name them user and assistant"
+        )
+    numbers = [number for number in theirs if messages[number].get("weight") != 0]
+    if not numbers:
+        raise BadRecordError("messages", "has no turn of the assistant whose weight is not 0")
+    chosen = numbers[-1:] if last_only else numbers
+    if silent := [number for number in chosen if is_silent(messages[number])]:
+        raise BadRecordError("messages", f"has a turn {silent[0] + 1} of the assistant that is empty")
+    return chosen
 
 
-def _is_silent(message: Message) -> bool:
-    """Return whether a turn says nothing: the model would learn to end its answer at once."""
-    parts = {name: each for name, each in message.items() if name not in ("role", "weight")}
-    return not any(each.strip() if isinstance(each, str) else each for each in parts.values())
+def _core(text: str, begin: int, end: int) -> tuple[int, int]:
+    """Return the place of a token without the space around it, which belongs to any side; of space alone, all of it.
 
-
-def _spoken(message: Message) -> Message:
-    """Return a message with `role` and `content`, also one of ShareGPT."""
-    if "role" in message or "from" not in message:
-        return message
-    rest = {key: each for key, each in message.items() if key not in ("from", "value")}
-    return {"role": SPEAKERS.get(str(message["from"])), "content": message.get("value"), **rest}
-
-
-def _text(content: Any, name: str, number: int) -> str:
-    """Return the content of a message, whose parts may be listed one by one: templates of text write them as they are.
-
-    Raises:
-        BadRecordError: it is not text.
+    The first token of a turn may begin with a space that stands before the turn, and a special token may include what
+    follows it.
     """
-    if isinstance(content, str):
-        return content
-    where = f"has a message {number} whose content "
-    if not isinstance(content, list):
-        raise BadRecordError(name, f"{where}is {kind_of(content)}, expected text")
-    for part in content:
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-            what = repr(part.get("type")) if isinstance(part, Mapping) else kind_of(part)
-            raise BadRecordError(name, f"{where}has a part that is {what}, expected text")
-    return "".join(part["text"] for part in content)
+    part = text[begin:end]
+    if not part.strip():
+        return begin, end
+    return begin + len(part) - len(part.lstrip()), begin + len(part.rstrip())

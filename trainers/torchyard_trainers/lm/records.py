@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchyard_trainers.core.data.rows import BadRecordError, Row, field_of, kind_of
-from torchyard_trainers.core.json_text import parse_json
-from torchyard_trainers.lm.chat import ASSISTANT, Chat, Message, conversation
+from torchyard_trainers.lm.chat import Chat
 from torchyard_trainers.lm.columns import JOIN, suggested, with_joined
 from torchyard_trainers.lm.fields import FIELDS
+from torchyard_trainers.lm.messages import ASSISTANT, Message, conversation, tools_of
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tokens import check_known, encoded, prefix_of
 
@@ -149,12 +149,14 @@ class Encoder:
 
     def _conversed(self, messages: Sequence[Message], first: int, row: Row, name: str) -> Document:
         self._chat.check()
-        last_only, tools = self._settings.train_on == "last", _tools(row)
+        learned, tools = self._settings.train_on, tools_of(row)
         try:
-            tokens, said = self._chat.turns(messages, first=first, last_only=last_only, tools=tools)
+            found = self._chat.turns(
+                messages, first=first, last_only=learned == "last", everything=learned == "all", tools=tools
+            )
         except BadRecordError as error:
             raise BadRecordError(name, error.problem) from error
-        return Document(tokens, [True] * len(tokens) if self._settings.train_on == "all" else said)
+        return Document(*found)
 
     def _pair(self, row: Row) -> Example:
         """Return two answers to one prompt."""
@@ -227,7 +229,7 @@ class Encoder:
             text, tokens = asked, [*self._begin, *self._plain(asked, names["prompt"])]
         else:
             self._chat.check()
-            text, tokens = self._chat.prompt(asked, tools=_tools(row))
+            text, tokens = self._chat.prompt(asked, tools=tools_of(row))
         if not tokens:
             raise BadRecordError(names["prompt"], "is empty")
         check_known(self._tokenizer, tokens, self._vocabulary, names["messages" if kind == "messages" else "prompt"])
@@ -259,25 +261,6 @@ class Encoder:
         if self._settings.truncation == "none":
             raise BadRecordError(name, f"has {len(values)} tokens, and a sample at most {self._settings.max_length}")
         return values[:most] if self._settings.truncation == "end" else values[-most:]
-
-
-def _tools(row: Row) -> list[Any] | None:
-    """Return the descriptions of functions in a record; files of several tools often hold them as JSON text.
-
-    Raises:
-        BadRecordError: they are something else, of which a template would write each character, or each name.
-    """
-    tools = row.get("tools")
-    if isinstance(tools, str):
-        try:
-            tools = parse_json(tools) if tools.strip() else None
-        except ValueError as error:
-            raise BadRecordError("tools", f"is text, and cannot be read as JSON: {error}") from error
-    if not tools:
-        return None
-    if not isinstance(tools, list) or not all(isinstance(each, Mapping) for each in tools):
-        raise BadRecordError("tools", f"is {kind_of(tools)}, expected a list of descriptions of functions")
-    return tools
 
 
 def _part(row: Row, name: str) -> Any:
