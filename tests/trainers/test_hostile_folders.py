@@ -370,7 +370,7 @@ def test_a_template_takes_little_time_memory_and_text(chat, template):
 
 def test_a_template_of_others_renders_as_transformers_does(chat):
     tokenizer, rendered = chat
-    each = "{{ m.role }}:{% generation %}{{ m.content }}{% endgeneration %}"
+    each = "{{ m.role }}:{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}"
     tokenizer.chat_template = "{{ bos_token }}{% for m in messages %}" + each + "{% endfor %}"
     words = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": True}
     theirs = tokenizer.apply_chat_template(SAID, **words)

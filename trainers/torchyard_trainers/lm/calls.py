@@ -40,9 +40,7 @@ class Form(NamedTuple):
 FORMS = [Form(as_text, content) for as_text in (False, True) for content in (_MISSING, "", None)]
 
 
-def form_of(
-    messages: Sequence[Message], render: Callable[[Sequence[Message]], str], first: Form = FORMS[0]
-) -> Form:
+def form_of(messages: Sequence[Message], render: Callable[[Sequence[Message]], str], first: Form = FORMS[0]) -> Form:
     """Return the form of calls that a template writes all of.
 
     Args:
@@ -94,6 +92,8 @@ def _miswritten(messages: Sequence[Message]) -> list[str]:
     """Return what a text has if arguments are written as Python, or encoded twice."""
     every = [arguments_of(call) for each in messages for call in each.get("tool_calls") or ()]
     objects = [each for each in map(parsed_arguments, every) if each]
-    texts = [each for each in every if isinstance(each, str)] + [json.dumps(each, ensure_ascii=False) for each in objects]
+    texts = [each for each in every if isinstance(each, str)] + [
+        json.dumps(each, ensure_ascii=False) for each in objects
+    ]
     twice = [json.dumps(each, ensure_ascii=ascii_only) for each in texts for ascii_only in (False, True)]
     return [*map(repr, objects), *(each for each in twice if '\\"' in each)]

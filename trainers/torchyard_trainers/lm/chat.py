@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,7 @@ from torchyard_trainers.lm.endings import Ending, ending_of
 from torchyard_trainers.lm.messages import ASSISTANT, Message, is_silent
 from torchyard_trainers.lm.templates import SECONDS, Rendered, TemplateProcess
 from torchyard_trainers.lm.tokens import CHAT_TEMPLATE, encoded
-from torchyard_trainers.lm.turns import Span, Turns
+from torchyard_trainers.lm.turns import Span, Turns, shared_length
 
 # A template with these marks says itself which tokens the model generates.
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
@@ -26,6 +27,7 @@ class Chat:
         self._tokenizer = tokenizer
         self._process = TemplateProcess(seconds)
         self._form = FORMS[0]
+        self._used = self._leaves_thoughts_out = False
 
     def check(self) -> None:
         """Check that conversations can be rendered, with the place of every token.
@@ -44,6 +46,23 @@ class Chat:
                 f"trainer.params.pretrained: the tokenizer of {name} does not know the places of its tokens, which "
                 "conversations need; save it with a tokenizer.json"
             )
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of the conversations until here, as sentences."""
+        notes = []
+        if self._leaves_thoughts_out:
+            notes.append(
+                "the chat template leaves out thoughts (<think>...</think>) of the assistant's turns: they are not "
+                "trained; write them in chat_template.jinja if they should be"
+            )
+        with suppress(BadRecordError):  # a template that does not render the shortest conversation
+            if self._used and (opening := self._unused_opening):
+                notes.append(
+                    f"the chat template begins answers with {opening!r} when the model generates, but not the turns of "
+                    "conversations: the model is not trained on answers that begin so"
+                )
+        return notes
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
@@ -79,22 +98,33 @@ class Chat:
             BadRecordError: the assistant says nothing in a turn, or the template mixes its turns with others.
             ConfigError: the template ends no turn.
         """
-        chosen = _chosen(messages, first=first, last_only=last_only)
+        chosen, self._used = _chosen(messages, first=first, last_only=last_only), True
         messages = self._suited(messages, tools)
         self._check_ending()
         if everything:
             text = self._rendered(messages, opens=False, tools=tools)
-            tokens, _ = self._encoded(text + self._lacking(messages, text, tools), [])
-            return tokens, [True] * len(tokens)
-        if _GENERATION.search(self._template(tools)):
-            return self._encoded(*self._marked(messages, chosen, tools))
-        found = Turns(messages, lambda each, opens: self._rendered(each, opens=opens, tools=tools), self._special)
+            text += self._lacking(messages, text, tools)
+            spans = [Span(0, len(text))]
+        elif _GENERATION.search(self._template(tools)):
+            text, spans = self._marked(messages, chosen, tools)
+        else:
+            text, spans = self._compared(messages, chosen, tools)
+        self._leaves_thoughts_out |= any(_thoughts(messages[number]) not in text for number in chosen)
+        tokens, said = self._encoded(text, spans)
+        return tokens, [True] * len(tokens) if everything else said
+
+    def _compared(self, messages: Sequence[Message], chosen: Sequence[int], tools: Any) -> tuple[str, list[Span]]:
+        """Return a text and the spans in it of the chosen turns."""
+        found = self._turns_of(messages, tools)
         text = found.text + self._lacking(messages, found.text, tools)
-        turns = {number: self._ended(text, found.span(number)) for number in chosen}
-        for number, turn in turns.items():
+        spans = [self._ended(text, found.span(number)) for number in chosen]
+        for number, (begin, end) in zip(chosen, spans, strict=True):
             if messages[number].get("tool_calls"):
-                self._check_calls_end(number, text[turn.begin : turn.end])
-        return self._encoded(text, turns.values())
+                self._check_calls_end(number, text[begin:end])
+        return text, spans
+
+    def _turns_of(self, messages: Sequence[Message], tools: Any) -> Turns:
+        return Turns(messages, lambda each, opens: self._rendered(each, opens=opens, tools=tools), self._special)
 
     def _encoded(self, text: str, spans: Iterable[Span]) -> tuple[list[int], list[bool]]:
         """Return the tokens of a text, and which of them are in spans of it."""
@@ -110,14 +140,32 @@ class Chat:
         """Return a text and the spans in it that the template marks, those of the chosen turns."""
         text, marks = self._render(messages, opens=False, tools=tools, marks=True)
         spans = [Span(begin, end) for begin, end in marks if begin < end]
+        self._check_marks(text, spans)
         every = [number for number, each in enumerate(messages) if each["role"] == ASSISTANT]
         if list(chosen) == every:
             return text, spans
         if len(spans) == len(every):
             return text, [spans[every.index(number)] for number in chosen]
-        found = Turns(messages, lambda each, opens: self._rendered(each, opens=opens, tools=tools), self._special)
+        found = self._turns_of(messages, tools)
         wanted = [found.span(number) for number in chosen]
         return text, [each for each in spans if any(each.begin < end and begin < each.end for begin, end in wanted)]
+
+    def _check_marks(self, text: str, spans: Sequence[Span]) -> None:
+        """Check that the marks of a template include what ends turns.
+
+        Raises:
+            ConfigError: they do not, and a model would never learn to stop.
+        """
+        ends = "|".join(map(re.escape, self._ending.tokens)) if self._ending is not None else ""
+        for span in spans:
+            follows = re.compile(rf"\s*({ends})").match(text, span.end) if ends else None
+            if follows is not None and not any(begin <= follows.start(1) < end for begin, end in spans):
+                name = self._tokenizer.name_or_path or "the model"
+                raise ConfigError(
+                    f"trainer.params.pretrained: the chat template of {name} marks turns without {follows[1]}, which "
+                    "ends them, so the model would never learn to stop; move {% endgeneration %} behind it in "
+                    "chat_template.jinja"
+                )
 
     def _ended(self, text: str, turn: Span) -> Span:
         """Return a turn with the token that ends it: of some templates, the first one of the next turn."""
@@ -163,20 +211,34 @@ class Chat:
         return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
     @cached_property
+    def _unused_opening(self) -> str:
+        """The end of the prompt of generation that turns in conversations are without, such as `<think>`."""
+        asked: list[Message] = [{"role": "user", "content": "?"}]
+        prompt = self._rendered(asked, opens=True, tools=None)
+        whole = self._rendered([*asked, {"role": ASSISTANT, "content": "!"}], opens=False, tools=None)
+        return prompt[shared_length(prompt, whole) :]
+
+    @cached_property
     def _ending(self) -> Ending | None:
         return ending_of(lambda each, opens: self._rendered(each, opens=opens, tools=None), self._special_pattern)
 
     def _check_ending(self) -> None:
-        """Check that a model can learn from the template where a turn ends.
+        """Check that the template writes what messages say, and something by which a model learns where a turn ends.
 
         Raises:
-            ConfigError: it cannot.
+            ConfigError: it does not.
         """
-        if self._ending is not None and not self._ending.text and self._ending.next_text is None:
+        ending, name = self._ending, self._tokenizer.name_or_path or "the model"
+        if ending is not None and ending.leaves_out:
             raise ConfigError(
-                f"trainer.params.pretrained: the chat template of {self._tokenizer.name_or_path or 'the model'} writes "
-                "nothing behind a turn of the assistant, so the model would never learn to stop; add {{ eos_token }} "
-                "behind its content in chat_template.jinja"
+                f"trainer.params.pretrained: the chat template of {name} leaves out the content of messages that is "
+                "text, as templates of models with images do; write message.content in chat_template.jinja"
+            )
+        if ending is not None and not ending.text and ending.next_text is None:
+            raise ConfigError(
+                f"trainer.params.pretrained: the chat template of {name} writes nothing behind a turn of the "
+                "assistant, so the model would never learn to stop; add {{ eos_token }} behind its content in "
+                "chat_template.jinja"
             )
 
     def _suited(self, messages: Sequence[Message], tools: Any) -> Sequence[Message]:
@@ -234,6 +296,12 @@ def _chosen(messages: Sequence[Message], *, first: int, last_only: bool) -> list
     if silent := [number for number in chosen if is_silent(messages[number])]:
         raise BadRecordError("messages", f"has a turn {silent[0] + 1} of the assistant that is empty")
     return chosen
+
+
+def _thoughts(message: Message) -> str:
+    """Return what a turn thinks before it answers, as models write it in their content."""
+    before, _, answer = str(message.get("content") or "").rpartition("</think>")
+    return before.rpartition("<think>")[2].strip() if answer.strip() else ""
 
 
 def _core(text: str, begin: int, end: int) -> tuple[int, int]:

@@ -29,6 +29,8 @@ from torchyard_trainers.lm.tasks import EVALUATION_SEED
 
 # What the sample of a record depends on, besides the tokenizer.
 ENCODING = ("method", "format", "fields", "max_length", "truncation", "train_on", "reward")
+ENCODER = "2"  # counts changes of what the same record and settings encode to
+SEEN = 16  # records whose kind tells that of all
 SCANNED_HERE = 2000  # records that are scanned without other processes
 
 
@@ -39,6 +41,8 @@ class Datasets:
         train: read ahead by the loop, or by rollouts; None: the files only evaluate.
         held_out: lists of examples.
         skipped: records that cannot be used, if they are skipped.
+        turn_ends: tokens that end turns of the assistant, if there are conversations.
+        notes: sentences for the log.
     """
 
     def __init__(self, settings: Settings, tokenizer: Any, vocabulary: int, *, tokens_of: str) -> None:
@@ -55,11 +59,13 @@ class Datasets:
             ConfigError: the tokenizer cannot render conversations.
         """
         self._settings = settings
-        self._encoding = "/".join([tokens_of, *(f"{name}={getattr(settings, name)}" for name in ENCODING)])
+        self._encoding = "/".join([tokens_of, ENCODER, *(f"{name}={getattr(settings, name)}" for name in ENCODING)])
         self._pad: int = tokenizer.pad_token_id
         encoder = Encoder(settings, tokenizer, vocabulary)
         held_out, train = _opened(settings)
         self.skipped = 0
+        sets = [each for each in (train, held_out) if each is not None]
+        self.turn_ends = encoder.turn_ends if any(_converses(encoder, rows) for rows in sets) else ()
         self.train = None if train is None else self._samples(train, encoder, Collate(settings, self._pad))
         asks = Encoder(settings, tokenizer, vocabulary, prompts=True)
         try:
@@ -69,6 +75,7 @@ class Datasets:
                 raise
             more = "set trainer.params.validation, or raise holdOut"
             raise DataError(f"of the records that are held out to evaluate, {error}; {more}") from error
+        self.notes = list(dict.fromkeys([*encoder.notes, *asks.notes]))
 
     def _samples(self, rows: Rows, encoder: Encoder, collate: Any) -> Samples:
         settings = self._settings
@@ -245,6 +252,16 @@ def _opened(settings: Settings) -> tuple[Rows, Rows | None]:
     if not sets:
         return held_out, None
     return held_out, Mixture(sets, settings.data_weights) if settings.data_weights else _joined(sets)
+
+
+def _converses(encoder: Encoder, rows: Rows) -> bool:
+    """Return whether some of a few records, evenly spread, are conversations."""
+    count = min(len(rows), SEEN)
+    for number in range(count):
+        with suppress(BadRecordError, DataError):
+            if encoder.converses(rows.row(number * len(rows) // count)):
+                return True
+    return False
 
 
 def _joined(sets: Sequence[Rows]) -> Rows:

@@ -9,8 +9,8 @@ from torchyard_trainers.lm.calls import FORMS, form_of
 from torchyard_trainers.lm.messages import ASSISTANT, Message
 from torchyard_trainers.lm.turns import Render
 
-_SAID = "Zq0Jx"
-_ASKED: Message = {"role": "user", "content": "Zq1Jx"}
+_QUESTION, _SAID = "Zq1Jx", "Zq0Jx"
+_ASKED: Message = {"role": "user", "content": _QUESTION}
 _ANSWER: Message = {"role": ASSISTANT, "content": _SAID}
 # Some templates want the numbers of calls, and of nine characters.
 _CALL: Message = {"type": "function", "function": {"name": "f", "arguments": {"x": _SAID}}}
@@ -25,11 +25,13 @@ class Ending(NamedTuple):
         text: that ends a turn; empty if only the beginning of the next one does.
         next_text: with which the next turn begins, where nothing else ends one; None: with no special token.
         tokens: texts of the special tokens at which an answer, and one that calls a function, is over.
+        leaves_out: the text does not have the content of messages: the template expects parts, such as images.
     """
 
     text: str
     next_text: str | None
     tokens: tuple[str, ...]
+    leaves_out: bool = False
 
 
 def ending_of(render: Render, special: "re.Pattern[str]") -> Ending | None:
@@ -40,12 +42,15 @@ def ending_of(render: Render, special: "re.Pattern[str]") -> Ending | None:
         special: matches the tokens that the tokenizer never divides.
     """
     try:
-        text = _behind(render([_ASKED, _ANSWER], False))
+        whole = render([_ASKED, _ANSWER], False)
     except BadRecordError:
         return None
+    if _SAID not in whole or _QUESTION not in whole:
+        return Ending("", None, (), leaves_out=True)
+    text = _behind(whole)
     if text.strip():
-        first = special.search(text)
-        return Ending(text, None, tuple(dict.fromkeys([*([first.group()] if first else []), *_of_calls(render, special)])))
+        first = [each.group() for each in special.finditer(text)][:1]
+        return Ending(text, None, tuple(dict.fromkeys([*first, *_of_calls(render, special)])))
     called = ([_ASKED, {"role": ASSISTANT, "tool_calls": calls}] for calls in (_CALLS, _CALLS[:1]))
     follows = [_next(render, special, [_ASKED, _ANSWER], _ASKED)]
     follows += [_next(render, special, each, _RETURNED) for each in called]
@@ -61,9 +66,7 @@ def _of_calls(render: Render, special: "re.Pattern[str]") -> list[str]:
     return []
 
 
-def _next(
-    render: Render, special: "re.Pattern[str]", messages: Sequence[Message], following: Message
-) -> str | None:
+def _next(render: Render, special: "re.Pattern[str]", messages: Sequence[Message], following: Message) -> str | None:
     """Return the special token that follows a conversation if another message does, with the space before it."""
     short, long = (_rendered(render, each) for each in (messages, [*messages, following]))
     if short is None or long is None or not _behind(long).startswith(_behind(short)):

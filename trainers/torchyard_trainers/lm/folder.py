@@ -1,6 +1,6 @@
 """A Hugging Face folder of a causal language model: its config, its tokenizer, and a model without weights."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -196,14 +196,34 @@ def _generation_config(folder: Path) -> Any:
         raise ConfigError(f"{FIELD}: {path} is not a config of generation: {one_line(error)}; copy it again") from error
 
 
-def end_tokens(tokenizer: Any, lm: Any) -> tuple[int, ...]:
-    """Return the tokens that end what a model says: that of its tokenizer, and those of its config of generation.
+def end_tokens(tokenizer: Any, lm: Any, turns: Sequence[int] = ()) -> tuple[int, ...]:
+    """Return the tokens that end what a model says, those that it learns to end with first.
 
-    A model of conversations often ends its turns with another token than texts, such as `<end_of_turn>`.
+    Args:
+        tokenizer: of the model; its `eos_token` ends texts.
+        lm: a model of transformers; its config of generation may have others.
+        turns: tokens that end its turns in conversations, often others than those of texts, such as `<end_of_turn>`.
     """
-    configured = getattr(getattr(lm, "generation_config", None), "eos_token_id", None)
-    others = configured if isinstance(configured, list | tuple) else [configured]
-    return tuple(sorted({tokenizer.eos_token_id, *others} - {None}))
+    configured = _listed(getattr(getattr(lm, "generation_config", None), "eos_token_id", None))
+    return tuple(dict.fromkeys([*turns, tokenizer.eos_token_id, *configured]))
+
+
+def set_end_tokens(lm: Any, ends: Sequence[int]) -> None:
+    """Write the tokens that end what a model says into its configs, for those who generate with its export.
+
+    The config of generation lists all of them. The config of the model, which other programs read as one number, has
+    the first one unless it lists that already.
+    """
+    for config in (lm.config, lm.config.get_text_config()):
+        if ends[0] not in _listed(config.eos_token_id):
+            config.eos_token_id = ends[0]
+    generation = getattr(lm, "generation_config", None)
+    if generation is not None and set(ends) != set(_listed(generation.eos_token_id)):
+        generation.eos_token_id = list(ends) if len(ends) > 1 else ends[0]
+
+
+def _listed(tokens: Any) -> list[int]:
+    return [each for each in (tokens if isinstance(tokens, list | tuple) else [tokens]) if each is not None]
 
 
 def check_family(lm: Any, folder: Path) -> None:

@@ -7,6 +7,7 @@ from torchyard_trainers.lm.batches import encode
 from torchyard_trainers.lm.records import Prompt
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import rows_of
+from torchyard_trainers.lm.tokens import stop_tokens
 
 # Prompts of rollouts follow those of supervised steps by far, so that none is in both.
 FIRST_PROMPT = 2**40
@@ -18,14 +19,19 @@ class Prompts:
     """Prompts by id, and the conversion of completions to text; these are prompts of the built-in tasks.
 
     Attributes:
-        ends: tokens that end a completion: that of the tokenizer, until the model is built and adds its own.
+        ends: tokens that end a completion: that of the tokenizer and those of `stop`; a model adds its own.
     """
 
     def __init__(self, settings: Settings, tokenizer: Any) -> None:
         """Take the tokenizer of the model."""
         self._settings, self.tokenizer = settings, tokenizer
         self.pad: int = tokenizer.pad_token_id
-        self.ends: tuple[int, ...] = (tokenizer.eos_token_id,)
+        self._stops = stop_tokens(tokenizer, settings.stop)
+        self.end_at([tokenizer.eos_token_id])
+
+    def end_at(self, ends: Sequence[int]) -> None:
+        """End completions at some tokens, and at those of `stop`."""
+        self.ends: tuple[int, ...] = tuple(sorted({*ends, *self._stops}))
 
     @property
     def longest(self) -> int:

@@ -1,18 +1,18 @@
 """Records of files as samples: text, prompt and completion, conversations, pairs of answers, tokens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchyard_trainers.core.data.rows import BadRecordError, Row, field_of, kind_of
+from torchyard_trainers.core.data.rows import BadRecordError, Row, field_of
 from torchyard_trainers.lm.chat import Chat
 from torchyard_trainers.lm.columns import JOIN, suggested, with_joined
 from torchyard_trainers.lm.fields import FIELDS
 from torchyard_trainers.lm.messages import ASSISTANT, Message, conversation, tools_of
 from torchyard_trainers.lm.settings import Settings
-from torchyard_trainers.lm.tokens import check_known, encoded, prefix_of
+from torchyard_trainers.lm.tokens import begun, check_known, encoded, ended, prefix_of
 
 
 class Document(NamedTuple):
@@ -59,8 +59,8 @@ class Encoder:
         self._joins = [name for name in self._names.values() if JOIN in name]
         self._chat = Chat(tokenizer)
         self._prompts = prompts or settings.method in ("grpo", "ppo")
-        self._end: int = tokenizer.eos_token_id
         self._begin = prefix_of(tokenizer)
+        self._doubled: set[str] = set()
 
     def __call__(self, row: Row) -> Example:
         """Return the sample of a record.
@@ -80,6 +80,23 @@ class Encoder:
         if kind == "text":
             return Example(self._text(field_of(row, self._names["text"], str)))
         return Example(self._answered(row, kind), prompt=self._completable(row, kind) if self._prompts else None)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a user should know of the records until here, as sentences."""
+        has = ", ".join(sorted(map(repr, self._doubled)))
+        twice = f"records already begin or end with special tokens of the tokenizer (fields {has}): none is added twice"
+        return [*([twice] if self._doubled else []), *self._chat.notes]
+
+    @property
+    def turn_ends(self) -> tuple[int, ...]:
+        """The tokens that end turns of the assistant in conversations."""
+        return self._chat.end_tokens if self._tokenizer.chat_template else ()
+
+    def converses(self, row: Row) -> bool:
+        """Return whether a record has a conversation, which the chat template renders."""
+        fields = ("messages", "prompt", "completion", "chosen")
+        return any(isinstance(row.get(self._names[name]), list) for name in fields)
 
     def kind(self, row: Row) -> str:
         """Return what a record is: `messages`, `prompt` or `text`.
@@ -103,7 +120,7 @@ class Encoder:
     def _text(self, text: str) -> Document:
         if not text:
             raise BadRecordError(self._names["text"], "is empty")
-        tokens = [*self._begin, *self._plain(text, self._names["text"]), self._end]
+        tokens = self._ended(self._begun(self._plain(text, self._names["text"]), "text"), "text")
         return self._fitted(Document(tokens, [True] * len(tokens)), self._names["text"])
 
     def _windows(self, tokens: Any) -> Document:
@@ -139,8 +156,8 @@ class Encoder:
         if isinstance(prompt, str) and isinstance(completion, str):
             if not completion.strip():
                 raise BadRecordError(name, "is empty")
-            before = [*self._begin, *self._plain(prompt, self._names["prompt"])]
-            after = [*self._plain(completion, name), self._end]
+            before = self._begun(self._plain(prompt, self._names["prompt"]), "prompt")
+            after = self._ended(self._plain(completion, name), name)
             counts = self._settings.train_on == "all"
             return Document([*before, *after], [counts] * len(before) + [True] * len(after))
         asked = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
@@ -226,7 +243,7 @@ class Encoder:
             if answer is None and completion is not None:
                 answer = completion[-1].get("content") if isinstance(completion, list) else completion
         if isinstance(asked, str):
-            text, tokens = asked, [*self._begin, *self._plain(asked, names["prompt"])]
+            text, tokens = asked, self._begun(self._plain(asked, names["prompt"]), "prompt")
         else:
             self._chat.check()
             text, tokens = self._chat.prompt(asked, tools=tools_of(row))
@@ -241,6 +258,18 @@ class Encoder:
         with suppress(BadRecordError):
             return self._asked(row, kind)
         return None
+
+    def _begun(self, tokens: list[int], name: str) -> list[int]:
+        whole = begun(self._tokenizer, tokens, self._begin)
+        if self._begin and len(whole) == len(tokens):
+            self._doubled.add(self._names.get(name, name))
+        return whole
+
+    def _ended(self, tokens: list[int], name: str) -> list[int]:
+        whole = ended(self._tokenizer, tokens)
+        if len(whole) == len(tokens):
+            self._doubled.add(self._names.get(name, name))
+        return whole
 
     def _plain(self, text: str, name: str) -> list[int]:
         tokens: list[int] = encoded(self._tokenizer, text, name)["input_ids"]

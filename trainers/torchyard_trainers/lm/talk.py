@@ -33,7 +33,7 @@ from torchyard_trainers.lm.generation import Sampling, WeightsEngine
 from torchyard_trainers.lm.messages import conversation
 from torchyard_trainers.lm.models import LanguageModel
 from torchyard_trainers.lm.params import without_data
-from torchyard_trainers.lm.tokens import check_known, encoded, prefix_of
+from torchyard_trainers.lm.tokens import begun, check_known, encoded, prefix_of
 
 
 class Speaker(NamedTuple):
@@ -144,7 +144,8 @@ def _of_checkpoint(path: Path, device: str) -> Speaker:
 def _replies(speaker: Speaker, chat: Chat, request: dict[str, Any], sampling: Sampling) -> Iterator[dict[str, Any]]:
     tokenizer = speaker.tokenizer
     if "text" in request:
-        tokens: Sequence[int] = [*prefix_of(tokenizer), *encoded(tokenizer, request["text"], "text")["input_ids"]]
+        text = encoded(tokenizer, request["text"], "text")["input_ids"]
+        tokens: Sequence[int] = begun(tokenizer, text, prefix_of(tokenizer))
     else:
         chat.check()
         _, tokens = chat.prompt(conversation(request["messages"], "messages"))
@@ -159,7 +160,7 @@ def _replies(speaker: Speaker, chat: Chat, request: dict[str, Any], sampling: Sa
             f"has {len(tokens)} tokens, but the model has {positions} positions, of which the answer needs some; "
             "shorten it, or begin a new conversation",
         )
-    ends = end_tokens(tokenizer, speaker.model.lm)
+    ends = end_tokens(tokenizer, speaker.model.lm, () if "text" in request else chat.end_tokens)
     engine = WeightsEngine(speaker.model, speaker.model.lm.config, device=speaker.device)
     said: list[int] = []
     shown, stopped = "", False

@@ -32,6 +32,7 @@ from torchyard_trainers.lm.folder import (
     end_tokens,
     limits_in,
     read_tokenizer,
+    set_end_tokens,
     tokenizer_files,
 )
 from torchyard_trainers.lm.models import LanguageModel, build_model, decoder_layers, limits_of
@@ -98,6 +99,8 @@ class LanguageModeling(Workload):
             self.architecture.append("trainer.params.lora_alpha")
         self._note = ""
         self._data = self._opened() if settings.reads_files else None
+        if self._data is not None:
+            self._note = "\n".join(filter(None, [self._note, *self._data.notes]))
         settings = self.settings
         if self._data is not None and settings.method in ("sft", "dpo"):
             self.source = self._data.train
@@ -153,10 +156,12 @@ class LanguageModeling(Workload):
         else:
             seed = stream_key(settings.seed, "weights") % 2**63
             model = build_model(settings.model, self.tokenizer, seed=seed, value_head=value_head)
+        ends = end_tokens(self.tokenizer, model.lm, self._data.turn_ends if self._data is not None else ())
+        self._prompts.end_at(ends)
+        set_end_tokens(model.lm, ends)
         if settings.lora_rank is not None:
             targets = list(settings.lora_targets) or "all-linear"
             model.lm = add_lora(model.lm, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets)
-        self._prompts.ends = end_tokens(self.tokenizer, model.lm)
         self._reference = Reference(model) if settings.needs_reference else None
         if settings.method in ("grpo", "ppo"):
             self._reinforcement = Reinforcement(settings, self._prompts, self._judge, self._reference)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torchyard_trainers.core.data.rows import BadRecordError
+from torchyard_trainers.core.exits import ConfigError
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
@@ -46,6 +47,50 @@ def prefix_of(tokenizer: Any) -> list[int]:
     if not plain:  # what stands before a text cannot be told from what stands behind it
         return empty if empty == [tokenizer.bos_token_id] else []
     return next((whole[:at] for at in range(len(whole)) if whole[at : at + len(plain)] == plain), [])
+
+
+def begun(tokenizer: Any, tokens: Sequence[int], prefix: Sequence[int]) -> list[int]:
+    """Return the tokens of a text behind `prefix_of` its tokenizer, unless the text has it already.
+
+    A text that was rendered by a chat template begins with `bos_token`.
+    """
+    has = list(tokens[: len(prefix)]) == list(prefix) or (tokens[:1] == [tokenizer.bos_token_id] and prefix)
+    return list(tokens) if has else [*prefix, *tokens]
+
+
+def ended(tokenizer: Any, tokens: Sequence[int]) -> list[int]:
+    """Return the tokens of a text with `eos_token` behind them, unless nothing but space follows the one it has."""
+    last = next((each for each in reversed(tokens) if tokenizer.decode([each]).strip()), None)
+    return list(tokens) if last == tokenizer.eos_token_id else [*tokens, tokenizer.eos_token_id]
+
+
+def hidden_tokens(tokenizer: Any) -> set[int]:
+    """Return the tokens that the text of a completion is without."""
+    marked = {number for number, each in tokenizer.added_tokens_decoder.items() if each.special}
+    return marked | set(tokenizer.all_special_ids)
+
+
+def stop_tokens(tokenizer: Any, stops: Sequence[str]) -> tuple[int, ...]:
+    """Return the tokens among texts at which completions stop: those that the text of a completion does not show.
+
+    Raises:
+        ConfigError: a text has such a token besides other text, so it never occurs.
+    """
+    hidden, found = hidden_tokens(tokenizer), []
+    for stop in stops:
+        try:
+            tokens = encoded(tokenizer, stop.strip(), "stop")["input_ids"]
+        except BadRecordError:
+            continue
+        if tokens[:1] and tokens[0] in hidden:
+            found.append(tokens[0])
+        elif inside := [each for each in tokens if each in hidden]:
+            name = tokenizer.convert_ids_to_tokens(inside[0])
+            raise ConfigError(
+                f"trainer.params.stop: {stop!r} has the special token {name!r} behind other text, and completions are "
+                "searched without special tokens; write the token by itself"
+            )
+    return tuple(found)
 
 
 def check_known(tokenizer: Any, tokens: Sequence[int], known: int, field: str) -> None:

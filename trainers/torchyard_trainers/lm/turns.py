@@ -152,9 +152,9 @@ class Turns:
             raise _hidden(number, "writes its content more than once")
         if not count or marked.count(mark) < count:
             return None
-        begin = _shared(rendering.text, marked)
+        begin = shared_length(rendering.text, marked)
         most = min(len(rendering.text), len(marked)) - begin
-        behind = min(_shared(rendering.text[::-1], marked[::-1]), most)
+        behind = min(shared_length(rendering.text[::-1], marked[::-1]), most)
         return Span(begin, len(rendering.text) - behind)
 
     def _rendered(self, count: int, *, opens: bool) -> Rendering:
@@ -163,7 +163,7 @@ class Turns:
 
     def _common(self, first: str, second: str) -> int:
         """Return how much two texts begin with in common; no special token is divided."""
-        length = _shared(first, second)
+        length = shared_length(first, second)
         while True:
             inside = [
                 each.start()
@@ -207,7 +207,7 @@ def _answering(call: Message, mark: str) -> Message:
     return {**call, "function": function} if "function" in call else function
 
 
-def _shared(first: str, second: str) -> int:
+def shared_length(first: str, second: str) -> int:
     """Return how many characters two texts begin with in common."""
     low, high = 0, min(len(first), len(second))
     if first[:high] == second[:high]:
