@@ -360,7 +360,7 @@ def test_a_template_reaches_nothing(chat, template, message):
 )
 def test_a_template_takes_little_time_memory_and_text(chat, template):
     tokenizer, _ = chat
-    rendered = Chat(tokenizer, seconds=0.5)
+    rendered = Chat(tokenizer, templates.TemplateProcess(0.5))
     tokenizer.chat_template = template
     with pytest.raises((ConfigError, BadRecordError), match="the chat template"):
         rendered.prompt(SAID)

@@ -12,7 +12,7 @@ from tests.support.trainers.families import FAMILIES, save_family
 from tests.support.trainers.gangs import Yard
 from tests.trainers.test_lm_folders import settings
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
@@ -51,6 +51,20 @@ def exported(work, session, folder, form):
     return folder
 
 
+def talkative(folder, turn_end):
+    """A folder whose texts end with <eos> and turns with another token; its model says that one at once."""
+    save_family("gpt2", folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}" + turn_end + "{% endfor %}"
+    tokenizer.save_pretrained(folder)
+    lm = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        lm.transformer.ln_f.weight.zero_()
+        lm.transformer.ln_f.bias.copy_(1e3 * lm.transformer.wte.weight[tokenizer.convert_tokens_to_ids(turn_end)])
+    lm.save_pretrained(folder)
+    return folder
+
+
 @torch.no_grad()
 def logits(model):
     return model.eval()(input_ids=TEXT).logits
@@ -59,6 +73,39 @@ def logits(model):
 def names(folder):
     with safe_open(folder / "model.safetensors", framework="pt") as file:
         return set(file.keys())
+
+
+@pytest.mark.parametrize("lora", [{}, {"loraRank": 2, "loraTargets": ["c_attn"]}])
+def test_the_token_that_ends_turns_ends_answers_of_rollouts_and_of_the_export(tmp_path, lora):
+    folder, data = talkative(tmp_path / "model", "<bos>"), tmp_path / "data.jsonl"
+    row = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]}
+    data.write_text(f"{json.dumps(row)}\n" * 8)
+    few = {"data": [str(data)], "batch": 4, "group": 2, "sftSteps": 0, "maxNewTokens": 4, "evalCompletions": 2}
+    work, session = begun(folder, method="grpo", **few, **lora)
+    metrics = work.prepare(session, 0)
+    assert (metrics["completionTokens"], metrics["truncatedFraction"]) == (1, 0)
+    work.evaluate(session)
+    assert {each["greedy"] for each in work.table()} == {""}
+    out = exported(work, session, tmp_path / "out", "hf")
+    assert GenerationConfig.from_pretrained(out).eos_token_id == [1, 2]
+    if not lora:
+        loaded = AutoModelForCausalLM.from_pretrained(out)
+        assert loaded.config.eos_token_id == 1
+        assert loaded.generate(input_ids=TEXT[:1, :4], max_new_tokens=9).shape == (1, 5)
+    replies = io.StringIO()
+    answer(folder, "cpu", Sampling(5, temperature=0.0), io.StringIO(json.dumps(row) + "\n"), replies)
+    assert json.loads(replies.getvalue().splitlines()[-1]) == {"end": True, "stopped": True, "tokens": 0}
+
+
+def test_a_stop_that_is_a_special_token_stops_at_it_and_one_that_never_occurs_is_refused(tmp_path):
+    folder, data = talkative(tmp_path / "model", "<unk>"), tmp_path / "data.jsonl"
+    data.write_text('{"prompt": "hi", "answer": "yo"}\n' * 8)
+    few = {"data": [str(data)], "batch": 4, "group": 2, "sftSteps": 0, "maxNewTokens": 4, "method": "grpo"}
+    for stop, length in (("<unk>", 1), ("<unk>\n", 1), ("x", 4)):
+        work, session = begun(folder, **few, stop=[stop])
+        assert work.prepare(session, 0)["completionTokens"] == length
+    with pytest.raises(ConfigError, match=r"stop: 'x<unk>' has the special token '<unk>' behind other text"):
+        begun(folder, **few, stop=["x<unk>"])
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma2", "granite", "phi", "mixtral", "gpt_neox"])

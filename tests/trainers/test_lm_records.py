@@ -98,6 +98,31 @@ def test_a_text_begins_with_what_its_tokenizer_puts_before_texts(tokenizer):
         assert tokenizer.convert_ids_to_tokens(found.tokens) == [*begin, "1", "2", "<eos>"]
 
 
+@pytest.mark.parametrize(
+    ("row", "tokens", "field"),
+    [
+        ({"text": "<bos>1<eos>"}, "<bos>1<eos>", "text"),
+        ({"text": "<bos>1<eos>\n"}, "<bos>1<eos>\n", "text"),
+        ({"text": "1<eos>2"}, "<bos>1<eos>2<eos>", None),
+        ({"prompt": "<bos>1", "completion": "2"}, "<bos>12<eos>", "prompt"),
+        ({"prompt": "1", "completion": "2<eos>"}, "<bos>12<eos>", "completion"),
+    ],
+)
+def test_special_tokens_that_a_text_has_are_not_added_twice_which_a_note_says(tokenizer, row, tokens, field):
+    begins = character_tokenizer()
+    special = [("<bos>", begins.bos_token_id)]
+    begins.backend_tokenizer.post_processor = TemplateProcessing(single="<bos> $A", special_tokens=special)
+    encode = encoder(begins)
+    for _ in range(2):
+        assert begins.decode(encode(row).document.tokens) == tokens
+    assert [field for field in row if any(repr(field) in note for note in encode.notes)] == [field] * (
+        field is not None
+    )
+    if "prompt" in row:
+        asked = encoder(begins, method="grpo")({**row, "answer": "x"}).prompt
+        assert begins.decode(asked.tokens) == "<bos>1"
+
+
 def test_descriptions_of_functions_may_be_json_as_text(tokenizer):
     other = character_tokenizer()
     other.chat_template = "{% for tool in tools or [] %}[{{ tool.name }}]{% endfor %}" + other.chat_template

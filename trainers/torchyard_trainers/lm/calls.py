@@ -67,8 +67,8 @@ def form_of(messages: Sequence[Message], render: Callable[[Sequence[Message]], s
         raise errors[0]
     raise BadRecordError(
         "messages",
-        "has calls of functions that the chat template leaves out, or writes as no JSON; correct chat_template.jinja, or "
-        "leave out records with tool_calls",
+        "has calls of functions that the chat template leaves out, or does not write as JSON; correct "
+        "chat_template.jinja, or leave out records with tool_calls",
     )
 
 

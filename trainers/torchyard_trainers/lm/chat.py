@@ -11,7 +11,7 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.lm.calls import FORMS, form_of
 from torchyard_trainers.lm.endings import Ending, ending_of
 from torchyard_trainers.lm.messages import ASSISTANT, Message, is_silent
-from torchyard_trainers.lm.templates import SECONDS, Rendered, TemplateProcess
+from torchyard_trainers.lm.templates import Rendered, TemplateProcess
 from torchyard_trainers.lm.tokens import CHAT_TEMPLATE, encoded
 from torchyard_trainers.lm.turns import Span, Turns, shared_length
 
@@ -22,10 +22,10 @@ _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 class Chat:
     """Renders conversations with one tokenizer."""
 
-    def __init__(self, tokenizer: Any, *, seconds: float = SECONDS) -> None:
-        """Use a tokenizer of `transformers`, and limit the time that its template takes for a conversation."""
+    def __init__(self, tokenizer: Any, process: TemplateProcess | None = None) -> None:
+        """Use a tokenizer of `transformers`, and a process that renders; None: a new one."""
         self._tokenizer = tokenizer
-        self._process = TemplateProcess(seconds)
+        self._process = process or TemplateProcess()
         self._form = FORMS[0]
         self._used = self._leaves_thoughts_out = False
 

@@ -22,6 +22,7 @@ from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.sampler import order_key, samples_of_step
 from torchyard_trainers.lm.batches import Batch
+from torchyard_trainers.lm.chat import Chat
 from torchyard_trainers.lm.prompts import Prompts
 from torchyard_trainers.lm.records import Document, Encoder, Example, Prompt
 from torchyard_trainers.lm.settings import Settings
@@ -61,13 +62,14 @@ class Datasets:
         self._settings = settings
         self._encoding = "/".join([tokens_of, ENCODER, *(f"{name}={getattr(settings, name)}" for name in ENCODING)])
         self._pad: int = tokenizer.pad_token_id
-        encoder = Encoder(settings, tokenizer, vocabulary)
+        chat = Chat(tokenizer)
+        encoder = Encoder(settings, tokenizer, vocabulary, chat=chat)
         held_out, train = _opened(settings)
         self.skipped = 0
         sets = [each for each in (train, held_out) if each is not None]
         self.turn_ends = encoder.turn_ends if any(_converses(encoder, rows) for rows in sets) else ()
         self.train = None if train is None else self._samples(train, encoder, Collate(settings, self._pad))
-        asks = Encoder(settings, tokenizer, vocabulary, prompts=True)
+        asks = Encoder(settings, tokenizer, vocabulary, prompts=True, chat=chat)
         try:
             self.held_out = self._samples(held_out, asks, list)
         except DataError as error:

@@ -14,6 +14,7 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.data.opening import open_rows
 from torchyard_trainers.core.data.rows import BadRecordError, Row
 from torchyard_trainers.core.exits import DataError
+from torchyard_trainers.lm.chat import Chat
 from torchyard_trainers.lm.columns import suggested
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.records import Encoder, Example
@@ -46,10 +47,13 @@ def inspect(path: str, tokenizer_folder: Path | None = None) -> dict[str, Any]:
     """
     rows = open_rows([path])
     tokenizer, known = _tokenizer_of(tokenizer_folder)
-    encoders = {
-        name: Encoder(resolve_params({"data": [path], "maxLength": LONGEST} | method, Parallelism()), tokenizer, known)
-        for name, method in METHODS.items()
-    }
+    chat = Chat(tokenizer)
+
+    def encoder_of(method: dict[str, Any]) -> Encoder:
+        settings = resolve_params({"data": [path], "maxLength": LONGEST} | method, Parallelism())
+        return Encoder(settings, tokenizer, known, chat=chat)
+
+    encoders = {name: encoder_of(method) for name, method in METHODS.items()}
     formats: Counter[str] = Counter()
     fields: dict[str, Counter[str]] = {}
     lengths: list[int] = []

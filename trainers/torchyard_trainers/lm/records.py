@@ -45,7 +45,9 @@ KINDS = ("messages", "prompt", "text")
 class Encoder:
     """Encodes records for a method; a pure function of the record."""
 
-    def __init__(self, settings: Settings, tokenizer: Any, vocabulary: int, *, prompts: bool = False) -> None:
+    def __init__(
+        self, settings: Settings, tokenizer: Any, vocabulary: int, *, prompts: bool = False, chat: Chat | None = None
+    ) -> None:
         """Encode with the tokenizer of a model.
 
         Args:
@@ -53,11 +55,12 @@ class Encoder:
             tokenizer: of the model.
             vocabulary: tokens that the model knows.
             prompts: add the prompt of each record that has one, to complete it in evaluation.
+            chat: renders conversations with this tokenizer; None: a new one.
         """
         self._settings, self._tokenizer, self._vocabulary = settings, tokenizer, vocabulary
         self._names = {name: settings.fields.get(name, name) for name in FIELDS}
         self._joins = [name for name in self._names.values() if JOIN in name]
-        self._chat = Chat(tokenizer)
+        self._chat = chat or Chat(tokenizer)
         self._prompts = prompts or settings.method in ("grpo", "ppo")
         self._begin = prefix_of(tokenizer)
         self._doubled: set[str] = set()

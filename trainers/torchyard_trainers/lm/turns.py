@@ -87,11 +87,15 @@ class Turns:
                 raise _hidden(number, "does not begin as the prompt of generation says")
             return at + len(opening)
         here, there = next(self._anchors(number, before, content), (0, 0))
-        shared = self._common(self.text[here : content.begin], before.text[there:])
+        between = self.text[here : content.begin]
+        shared = self._common(between, before.text[there:])
         opening_at = self._opening_at(number, before)
-        if there + shared < len(before.text) and there + shared <= opening_at:
-            raise _hidden(number, f"begins it otherwise than {before.text[opening_at:][:40]!r}, as answers begin,")
-        return here + shared
+        if there + shared == len(before.text) or there + shared > opening_at:
+            return here + shared
+        opening = before.text[opening_at:]  # behind a question that is written in another way when it is the last
+        if opening.strip() and between.count(opening) == 1:
+            return here + between.index(opening) + len(opening)
+        raise _hidden(number, f"begins it otherwise than {opening[:40]!r}, as answers begin,")
 
     def _end(self, number: int, before: Rendering | None, until: Rendering, content: Span) -> int:
         """Return where a turn ends: what follows its content is equal whatever comes next."""

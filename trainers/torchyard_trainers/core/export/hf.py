@@ -67,6 +67,7 @@ def write(
             config.save_pretrained(str(folder))
         else:
             _save_config(language, folder)
+        _save_generation(language, folder)  # adapters may have learned to end answers with other tokens than their base
         add_assets(folder, work.assets())
 
     session.world.from_leader(add_configs)
@@ -136,6 +137,9 @@ def _save_config(language: Any, folder: Path) -> None:
     config.dtype = torch.float32
     config.architectures = [original_class(type(language)).__name__]
     config.save_pretrained(str(folder))
+
+
+def _save_generation(language: Any, folder: Path) -> None:
     if getattr(language, "generation_config", None) is not None:
         # `save_pretrained` raises an error at settings that contradict each other, which published models have.
         language.generation_config.to_json_file(str(folder / "generation_config.json"))
