@@ -6,7 +6,7 @@ import pytest
 
 from torchyard_agent import termination
 from torchyard_agent.control.payload import BODY_BYTES, fit
-from torchyard_agent.workers import failure
+from torchyard_agent.workers import failure, printed
 
 
 def cause(**facts):
@@ -87,22 +87,81 @@ def test_the_first_cause_is_the_earliest_failure_that_is_no_consequence():
     assert failure.first_cause([]) is None
 
 
-def test_exception_and_message_are_read_from_output_when_the_program_left_no_file():
-    lines = ["step 1", "Traceback (most recent call last):", '  File "a.py", line 1', "my.Error: no: way", "bye"]
-    assert failure.from_lines(lines) == {
+TRACEBACK = ["Traceback (most recent call last):", '  File "a.py", line 1', "my.Error: no: way"]
+IGNORED = ["Exception ignored in: <function A.__del__ at 0x7f>", *TRACEBACK[:2], "AttributeError: gone"]
+WRAPPED = [*TRACEBACK[:2], "subprocess.CalledProcessError: Command 'train' returned non-zero exit status 1."]
+SPAWNED = ["Process SpawnProcess-1:", *TRACEBACK]
+
+
+def named(lines, *, watched=False):
+    found = printed.cause(lines, watched=watched)
+    return f"{found['exception']}: {found['message']}" if found else ""
+
+
+def test_the_exception_that_ended_a_program_is_read_from_its_output_with_its_traceback():
+    assert printed.cause(["step 1", *TRACEBACK, ""], watched=False) == {
         "exception": "my.Error",
         "message": "no: way",
-        "traceback": "\n".join(lines[1:4]),
+        "traceback": "\n".join(TRACEBACK),
     }
-    assert failure.from_lines(["all is well"]) == {}
-    for name in ("Exception", "Problem", "a.b.StopIteration"):
-        assert failure.from_lines(["Traceback (most recent call last):", "  File", name])["exception"] == name
+    assert named(["all is well"]) == ""
+    for name in ("Exception", "Problem", "a.b.StopIteration", "main.<locals>.Odd"):
+        assert named([*TRACEBACK[:2], name]) == f"{name}: "
 
 
-def test_a_traceback_that_other_output_follows_for_long_was_handled():
-    lines = ["Traceback (most recent call last):", "ValueError: tried again", *["step"] * 20]
-    assert failure.from_lines(lines)["message"] == "tried again"
-    assert failure.from_lines([*lines, "one more"]) == {}
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(["\tof two lines", "", "For debugging consider passing CUDA_LAUNCH_BLOCKING=1"], id="message"),
+        pytest.param(IGNORED, id="destructor"),
+        pytest.param(["Exception in thread Thread-1:", *TRACEBACK[:2], "ValueError: late"], id="thread"),
+        pytest.param(
+            [
+                "/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There",
+                "  warnings.warn('resource_tracker: There appear to be %d leaked'",
+                "[rank0]:[W1128 08:00:00.000 ProcessGroupNCCL.cpp:1553] Warning: destroy_process_group()",
+                "wandb: Run history:",
+                "W1129 08:22:19.000000 12 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 7",
+                "make: *** [Makefile:2: train] Error 1",
+                "srun: error: node1: task 0: Exited with exit code 1",
+            ],
+            id="what ends with it",
+        ),
+        pytest.param(WRAPPED, id="what started it"),
+    ],
+)
+def test_what_interpreters_and_launchers_print_as_they_end_may_follow(after):
+    assert named(["step 1", *TRACEBACK, *after]) == "my.Error: no: way"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        ["retrying"],
+        ["step 2 loss=0.1"],
+        [" 30%|###  | 3/10"],
+        ["I1129 08:22:19.000000 1 train.py:3] step 2"],
+        [*IGNORED, "step 2"],
+        ["", "done"],
+    ],
+)
+def test_a_traceback_that_other_output_follows_was_handled(after):
+    assert named([*TRACEBACK, *after]) == ""
+    assert named([*TRACEBACK, *after, *WRAPPED]).startswith("subprocess.CalledProcessError: ")
+
+
+def test_what_a_thread_or_a_destructor_raised_ended_no_program():
+    assert named(IGNORED) == named(["Exception in thread Thread-1 (f):", *TRACEBACK]) == ""
+
+
+def test_a_process_that_would_have_left_a_file_was_ended_by_its_children_alone():
+    assert named(TRACEBACK, watched=True) == ""
+    assert named(["step 1", *SPAWNED], watched=True) == named([*SPAWNED, *IGNORED], watched=True) == "my.Error: no: way"
+    assert named([*SPAWNED, "one worker less"], watched=True) == ""
+
+
+def test_lines_of_a_rank_are_read_without_the_prefix_of_their_launcher():
+    assert named([f"[rank0]: {line}" for line in TRACEBACK]) == "my.Error: no: way"
 
 
 GROUP = """\
@@ -119,7 +178,7 @@ GROUP = """\
 
 
 def test_a_group_of_exceptions_is_named_with_its_members():
-    found = failure.from_lines(["before", *GROUP])
+    found = printed.cause(["before", *GROUP], watched=False)
     assert (found["exception"], found["message"]) == (
         "ExceptionGroup",
         "many (2 sub-exceptions): ValueError: one; TypeError: two",
@@ -134,11 +193,12 @@ def test_a_crash_is_reported_with_the_frames_of_the_program():
     ]
     ours = ['  File "/x/torchyard_agent/workers/worker.py", line 30 in run', '  File "<string>", line 1 in <module>']
     text = ["Fatal Python error: Segmentation fault", "", "Current thread 0x1 (most recent call first):", *frames]
-    assert failure.from_crash("\n".join([*text, *ours, "", "Extension modules: torch._C (total: 1)"])) == {
+    assert failure.from_crash("\n".join([*text, *ours, "", "Extension modules: torch._C (total: 1)"]), 139) == {
         "message": f"Fatal Python error: Segmentation fault, at {frames[0].strip()}",
         "traceback": "\n".join(text),
     }
-    assert failure.from_crash("killed") == {}
+    assert failure.from_crash("killed", 139) == {}
+    assert failure.from_crash("\n".join(text), 137) == {}, "of another process: nothing is printed by SIGKILL"
 
 
 @pytest.mark.parametrize(

@@ -43,8 +43,8 @@ def wrote(folder, name, *, rank=0, exception="ValueError", message="boom", time=
     write_json(folder / name, {"rank": rank, "exception": exception, "message": message, "time": time, **more})
 
 
-def found(folder, *, alone=True):
-    return evidence.found(evidence.Ages(folder), 0, 7, alone=alone)
+def found(folder, *, alone=True, code=1):
+    return evidence.found(evidence.Ages(folder), 0, 7, code=code, alone=alone)
 
 
 def test_the_programs_own_failure_file_precedes_the_workers_exception(tmp_path):
@@ -72,16 +72,36 @@ def test_the_exception_of_a_program_precedes_that_of_its_launcher_or_the_exit_co
     assert found(tmp_path, alone=False)["rank"] == 0, "a worker of torchrun answers for its own rank"
 
 
+@pytest.mark.parametrize("code", [3, 137])
+def test_a_failure_below_a_worker_is_its_cause_only_if_its_exit_code_is_passed_on(tmp_path, code):
+    wrote(tmp_path, "failure.0.8.json", message="handled")
+    assert found(tmp_path, code=1)["message"] == "handled"
+    assert found(tmp_path, code=code) is None
+    wrote(tmp_path, "failure.0.8.json", message="printed, then sys.exit(3)", exitCode=3)
+    assert (found(tmp_path, code=code) is None) is (code != 3)
+    wrote(tmp_path, "failure.0.7.json", exception="subprocess.CalledProcessError", message="it died with <Signals.9>")
+    assert found(tmp_path)["message"] == "it died with <Signals.9>"
+    message = "Command 'x' returned non-zero exit status 3."
+    wrote(tmp_path, "failure.0.7.json", exception="subprocess.CalledProcessError", message=message)
+    assert found(tmp_path)["message"] == "printed, then sys.exit(3)"
+
+
+def test_an_exit_in_a_handler_that_was_caught_is_no_end(tmp_path):
+    wrote(tmp_path, "failure.0.7.json", message="handled", exitCode=3)
+    assert found(tmp_path, code=3)["message"] == "handled"
+    assert found(tmp_path, code=1) is None
+
+
 def test_a_failure_that_was_handled_long_ago_is_no_cause(tmp_path):
     ages = evidence.Ages(tmp_path)
     wrote(tmp_path, "failure.0.8.json", message="no flash attention here")
     for second in range(61):
         ages.look(float(second))
-    assert evidence.found(ages, 0, 7, alone=True)["message"] == "no flash attention here"
+    assert evidence.found(ages, 0, 7, code=1, alone=True)["message"] == "no flash attention here"
     ages.look(61.0)
-    assert evidence.found(ages, 0, 7, alone=True) is None
+    assert evidence.found(ages, 0, 7, code=1, alone=True) is None
     wrote(tmp_path, "failure.0.7.json", exception="subprocess.CalledProcessError", message="died with SIGKILL")
-    assert evidence.found(ages, 0, 7, alone=True)["message"] == "died with SIGKILL"
+    assert evidence.found(ages, 0, 7, code=1, alone=True)["message"] == "died with SIGKILL"
 
 
 def test_on_a_machine_that_stands_still_a_failure_does_not_become_old(tmp_path):
@@ -91,7 +111,7 @@ def test_on_a_machine_that_stands_still_a_failure_does_not_become_old(tmp_path):
     wrote(tmp_path, "failure.0.7.json", exception="subprocess.CalledProcessError", message="of the driver", time=400.0)
     ages.look(1.0)
     ages.look(500.0)
-    assert evidence.found(ages, 0, 7, alone=True)["message"] == "of the program"
+    assert evidence.found(ages, 0, 7, code=1, alone=True)["message"] == "of the program"
 
 
 def test_a_failure_before_the_last_program_began_or_of_one_that_it_started_was_handled(tmp_path):

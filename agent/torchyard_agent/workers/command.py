@@ -49,6 +49,11 @@ def classify(argv: Sequence[str], interpreter: Optional[str] = None) -> Torchrun
     return Plain(tuple(argv))
 
 
+def is_python(program: str) -> bool:
+    """Return whether a program is a Python interpreter, by its name."""
+    return bool(_PYTHON.match(Path(program).name))
+
+
 def interpreter_of(kind: Union[Plain, Torchrun]) -> str:
     """Return the interpreter of a program: that of torchrun, or else of the program itself, if known."""
     return kind.interpreter if isinstance(kind, Torchrun) else torchrun_interpreter(kind.argv[0])

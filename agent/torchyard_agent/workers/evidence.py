@@ -1,7 +1,8 @@
 """Failure files of the programs below a worker in its run folder, merged into one finding for each worker.
 
 `failure.<rank>.json` is a program's own word; `failure.<rank>.<pid>.json` is written by our hooks in any Python that
-dies of an exception: in the worker itself, or in one that it started.
+ends by an exception: in the worker itself, or in one that it started. What a worker starts ends it only if its exit
+code is passed on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, Dict, List, Optional
 from torchyard_agent.files import is_number, is_whole, read_json
 from torchyard_agent.telemetry.hang_detector import LONGEST_GAP_SECONDS
 from torchyard_agent.workers import failure
+from torchyard_agent.workers.printed import is_wrapper
 
 # A launcher gives its other workers half a minute to end before it ends itself. What failed longer ago was handled.
 _RECENT_SECONDS = 60.0
@@ -63,13 +65,14 @@ class Ages:
             never.wait(_LOOK_SECONDS)
 
 
-def found(ages: Ages, rank: int, pid: int, *, alone: bool) -> Optional[Dict[str, Any]]:
+def found(ages: Ages, rank: int, pid: int, *, code: int, alone: bool) -> Optional[Dict[str, Any]]:
     """Return the evidence about a worker's end in the form of a failure file, or None.
 
     Args:
         ages: of the failure files of the pod.
         rank: global rank of the worker.
         pid: its process id.
+        code: its exit code, 128 + the number of a signal.
         alone: it is the only worker here, so that failures of every rank are those of programs below it.
     """
     run_dir = ages.run_dir
@@ -77,11 +80,16 @@ def found(ages: Ages, rank: int, pid: int, *, alone: bool) -> Optional[Dict[str,
     if stated is not None:
         return stated
     own = read_json(run_dir / f"failure.{rank}.{pid}.json")
+    if own is not None and own.get("exitCode", code) != code:
+        own = None  # a handler called `sys.exit`, and the program caught that and ended in another way
     own = own and failure.unwrapped(own)
-    if own is not None and not failure.is_wrapper(own.get("exception")):
+    if own is not None and not is_wrapper(own.get("exception")):
         return own
-    below = _below(ages, None if alone else rank)
-    causes = [each for each in below if not failure.is_wrapper(each.get("exception"))] or below
+    passed_on = code if own is None else failure.status_in(str(own.get("message") or ""))
+    below = [
+        each for each in _below(ages, None if alone else rank) if passed_on is None or _exit_code(each) == passed_on
+    ]
+    causes = [each for each in below if not is_wrapper(each.get("exception"))] or below
     return failure.first_cause([_judged(each) for each in _together(causes)]) or own
 
 
@@ -101,6 +109,11 @@ def _below(ages: Ages, rank: Optional[int]) -> List[Dict[str, Any]]:
     documents = (read_json(path) for path in ages.run_dir.glob(pattern) if ages.recent(path))
     known = (failure.unwrapped(each) for each in documents if each is not None)
     return [each for each in known if is_number(each.get("time")) and is_whole(each.get("rank"))]
+
+
+def _exit_code(document: Dict[str, Any]) -> Any:
+    """Return the code with which the process of a failure file ended; 1 after an uncaught exception."""
+    return document.get("exitCode", document["code"] if is_whole(document.get("code")) else 1)
 
 
 def _judged(document: Dict[str, Any]) -> Dict[str, Any]:

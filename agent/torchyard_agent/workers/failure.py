@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterable, List, Optional
 
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import ends, head, is_number, is_text, is_whole
+from torchyard_agent.workers import printed
 
 _TRACEBACK_BYTES = 4000
 _MESSAGE_BYTES = 1000
@@ -26,19 +27,18 @@ _OWN_FAULT = re.compile(
     r"out of memory|cuda error|cuda failure|illegal memory|device-side assert|uncorrectable ECC|EADDRINUSE",
     re.IGNORECASE,
 )
-_TRACEBACK = re.compile(r"(  \+ Exception Group )?Traceback \(most recent")
-_MEMBER = re.compile(r"^    \| (?P<text>[A-Za-z_][\w.]*(?:: .*)?)$")
-_GROUP_END = re.compile(r"^    \+-{36,}$")
-_MEMBERS = 3
-_LINES_AFTER = 20  # as many as an attempt shows of the output
 _FATAL = "Fatal Python error: "
-# What a launcher raises because a process that it started has failed.
-_WRAPPERS = re.compile(
-    r"(^|\.)(CalledProcessError|ChildFailedError|ProcessExitedException|ProcessRaisedException|BrokenProcessPool)$"
-)
+# In the words of faulthandler; what Python itself says before it aborts differs.
+_FATAL_SIGNALS = {
+    signal.SIGSEGV: "Segmentation fault",
+    signal.SIGABRT: "",
+    signal.SIGBUS: "Bus error",
+    signal.SIGFPE: "Floating",
+    signal.SIGILL: "Illegal instruction",
+}
 _SIGNALS = 128  # exit codes above it are those of signals
 _CHILD_KILLED = re.compile(r"DataLoader worker .*killed by signal: Killed")
-_LAST_LINE = re.compile(r"^(?P<type>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$")
+_WRAPPED_STATUS = re.compile(r"exit (?:status|code):? (?P<code>\d{1,3})\b|died with|terminated with signal")
 
 
 def is_secondary(exception: Optional[str], message: str, code: int, *, classified: bool = False) -> bool:
@@ -52,16 +52,11 @@ def is_secondary(exception: Optional[str], message: str, code: int, *, classifie
     )
 
 
-def is_wrapper(exception: Any) -> bool:
-    """Return whether an exception only says that another process has failed."""
-    return isinstance(exception, str) and bool(_WRAPPERS.search(exception))
-
-
 def unwrapped(found: Dict[str, Any]) -> Dict[str, Any]:
     """Return a failure with the exception of the process that failed, where a launcher quotes its traceback."""
-    if not is_wrapper(found.get("exception")):
+    if not printed.is_wrapper(found.get("exception")):
         return found
-    inner = from_lines(str(found.get("message") or "").splitlines())
+    inner = printed.quoted(str(found.get("message") or "").splitlines())
     return {**found, **inner} if inner else found
 
 
@@ -71,11 +66,20 @@ def is_sigkill(failure: Dict[str, Any]) -> bool:
 
 
 def record(
-    *, rank: int, local_rank: int, pid: int, code: int, time: float, found: Optional[Dict[str, Any]] = None
+    *,
+    rank: int,
+    local_rank: int,
+    pid: int,
+    code: int,
+    time: float,
+    found: Optional[Dict[str, Any]] = None,
+    watched: bool = False,
 ) -> Dict[str, Any]:
     """Return one failure in the form of the protocol. `found`, which the worker wrote, takes precedence.
 
     Any program may have written it: values of a wrong type are dropped, long ones are truncated.
+
+    `watched`: the worker would have left a file if an exception had ended it.
     """
     found = found or {}
     exception = found["exception"] if is_text(found.get("exception")) else None
@@ -103,6 +107,7 @@ def record(
             "outOfMemory": False,
             "classified": classified,
             "exitCodeOnly": exception is None and not said and not _is_signal(code),
+            "watched": watched,
         }
     )
 
@@ -145,37 +150,22 @@ def describe(code: int) -> str:
     return f"exit code {code}{shell.get(code, '')}"
 
 
-def from_lines(lines: List[str]) -> Dict[str, Any]:
-    """Return exception, message and traceback at the end of a Python program's output; empty if it has no traceback.
+def status_in(message: str) -> Optional[int]:
+    """Return the exit code that the message of a wrapper names, -1 for a signal; None: it names none."""
+    match = _WRAPPED_STATUS.search(message)
+    return None if match is None else int(match["code"] or -1)
 
-    A traceback that other output follows for longer was handled: it did not end the program.
+
+def from_crash(text: str, code: int) -> Dict[str, Any]:
+    """Return message and stack that faulthandler wrote as the process was killed; empty if it wrote nothing.
+
+    Args:
+        text: what it wrote, or output in which it may be.
+        code: exit code of the process: another signal killed another process.
     """
-    starts = (index for index in range(len(lines) - 1, -1, -1) if _TRACEBACK.match(lines[index]))
-    start = next(starts, None)
-    if start is None:
-        return {}
-    bar = "  | " if "+ Exception Group" in lines[start] else ""
-    for index in range(start + 1, len(lines)):
-        line = lines[index][len(bar) :] if lines[index].startswith(bar) else ""
-        match = _LAST_LINE.match(line)  # the frames before it are indented
-        if match:
-            end, message = index, match["message"] or ""
-            if bar:
-                end = next((at for at in range(index + 1, len(lines)) if _GROUP_END.match(lines[at])), index)
-                members = [found for line in lines[index + 1 : end] if (found := _MEMBER.match(line))]
-                shown = "; ".join(member["text"] for member in members[:_MEMBERS])
-                message = f"{message}: {shown}" if shown else message
-            if len(lines) - 1 - end > _LINES_AFTER:
-                return {}
-            traceback = "\n".join(lines[start : end + 1])
-            return {"exception": match["type"], "message": message, "traceback": traceback}
-    return {}
-
-
-def from_crash(text: str) -> Dict[str, Any]:
-    """Return message and stack that faulthandler wrote as the process was killed; empty if it wrote nothing."""
     lines = text.splitlines()
-    start = next((index for index in range(len(lines) - 1, -1, -1) if lines[index].startswith(_FATAL)), None)
+    fatal = _FATAL + _FATAL_SIGNALS.get(code - _SIGNALS, "\n")
+    start = next((index for index in range(len(lines) - 1, -1, -1) if lines[index].startswith(fatal)), None)
     if start is None:
         return {}
     kept: List[str] = []

@@ -16,17 +16,15 @@ import signal
 import sys
 import time
 from pathlib import Path
-from types import ModuleType, TracebackType
-from typing import Any, Callable, Optional, Sequence, Set, Type
+from types import ModuleType
+from typing import Any, Callable, Optional, Sequence, Set
 
+from torchyard_agent.workers import uncaught
 from torchyard_agent.workers.titles import name_process
 
 WORKER = "TORCHYARD_HOOKS_WORKER"
 # A real-time signal, which neither programs nor schedulers use; SIGUSR1 and SIGUSR2 belong to the program.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 11
-_QUOTED = 8000
-_MOST_FAILURES = 100  # files of one pod and round: a driver may start programs that fail for ever
-_MEMBERS = 3
 # One package under two names.
 _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 
@@ -54,25 +52,20 @@ if _spec is not None and _spec.loader is not None:
 '''
 
 
-_started = 0.0  # when this process began, unix seconds
-
-
 def install() -> None:
     """Install all hooks in a worker; in another Python process below it, only those needed once it imports torch.
 
     A driver, a shell or another launcher may start the program that trains. Whatever else they start in Python, and
-    that may be much, is left alone but for its excepthook.
+    that may be much, is left alone but for how it ends.
     """
     env = os.environ
     if env.get("TORCHYARD_HOOKS", "1") == "0" or "TORCHYARD_ROUND" not in env or "TORCHYARD_RUN_DIR" not in env:
         return
-    global _started  # noqa: PLW0603 - one a process
-    _started = time.time()
     nested = env.get(WORKER) == env["TORCHYARD_ROUND"]
     env[WORKER] = env["TORCHYARD_ROUND"]
     run_dir = Path(env["TORCHYARD_RUN_DIR"])
     _keep_printing(run_dir)
-    _chain_excepthook()
+    uncaught.watch()
     if not nested:
         _mark(run_dir)
     _when_imported("torch.optim.optimizer", lambda module: _watch(module, run_dir, nested=nested))
@@ -97,6 +90,11 @@ def _mark(run_dir: Path) -> None:
     name_process(f"ty-rank-{_rank()}")
     register_stacks(run_dir)
     _catch_crashes(run_dir)
+
+
+def is_watched(run_dir: Path, pid: int) -> bool:
+    """Return whether a process has these hooks: if an exception ends it, it writes a failure file."""
+    return (run_dir / f"stacks.{pid}.txt").exists()
 
 
 def register_stacks(run_dir: Path) -> None:
@@ -146,68 +144,6 @@ def _remove_at_exit(path: Path) -> None:
                 path.unlink()
 
     atexit.register(remove)
-
-
-def write_failure(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-    """Write `failure.<rank>.<pid>.json`. The program's own `failure.<rank>.json` takes precedence."""
-    import traceback
-
-    from torchyard_agent.files import ends, write_json
-
-    env = os.environ
-    rank = _rank()
-    run_dir = Path(env["TORCHYARD_RUN_DIR"])
-    path = run_dir / f"failure.{rank}.{os.getpid()}.json"
-    if sum(1 for _ in run_dir.glob("failure.*.json")) >= _MOST_FAILURES:
-        return
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    document = {
-        "rank": int(rank),
-        "pid": os.getpid(),
-        "parent": os.getppid(),
-        "started": _started,
-        "exception": name,
-        "message": _shortened_message(error),
-        "traceback": ends("".join(traceback.format_exception(kind, error, trace)), 8000),
-        "time": time.time(),
-    }
-    try:
-        write_json(path, document)
-    except OSError:
-        return
-
-
-def _shortened_message(error: BaseException) -> str:
-    """Return the beginning of a message, or the end if it quotes a traceback, whose exception comes last."""
-    text = _message(error)
-    if "Traceback (most recent call last):" not in text:
-        return text[:2000]
-    quoted = text[text.rindex("Traceback (most recent call last):") :]
-    return quoted if len(quoted) <= _QUOTED else quoted[:100] + "\n" + quoted[-_QUOTED:]
-
-
-def _message(error: BaseException) -> str:
-    """Return the text of the exception; for a group, also those of its first members."""
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - it is the program's own
-        text = f"<str() of {type(error).__qualname__} failed>"
-    members = getattr(error, "exceptions", None)
-    if isinstance(members, tuple) and members and isinstance(members[0], BaseException):
-        shown = "; ".join(f"{type(member).__qualname__}: {_message(member)}" for member in members[:_MEMBERS])
-        return f"{text}: {shown}"
-    return text
-
-
-def _chain_excepthook() -> None:
-    previous, owner = sys.excepthook, os.getpid()
-
-    def hook(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> None:
-        if os.getpid() == owner and not issubclass(kind, KeyboardInterrupt):
-            write_failure(kind, error, trace)
-        previous(kind, error, trace)
-
-    sys.excepthook = hook
 
 
 def _when_imported(name: str, then: Callable[[ModuleType], None]) -> None:

@@ -22,7 +22,7 @@ from typing import Any, Dict, List, NoReturn, Optional, Sequence
 
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import read_json, try_write_json
-from torchyard_agent.workers import evidence, failure, gpu_check, guard
+from torchyard_agent.workers import evidence, failure, gpu_check, guard, hooks
 from torchyard_agent.workers.forks import Forked, context_class
 from torchyard_agent.workers.process import die_with_parent, stand_before_others
 
@@ -251,8 +251,9 @@ class Launch:
                 self.note(rank, process.local_rank, process.exitcode, time.time())
         failures = []
         for rank, facts in self.exits.items():
-            known = evidence.found(self.ages, rank, facts["pid"], alone=False)
-            failures.append(failure.record(rank=rank, found=known, **facts))
+            known = evidence.found(self.ages, rank, facts["pid"], code=facts["code"], alone=False)
+            watched = hooks.is_watched(self.run_dir, facts["pid"])
+            failures.append(failure.record(rank=rank, found=known, watched=watched, **facts))
         cause = failure.first_cause(failures)
         code = cause["code"] if cause else 1
         self._write(code, failures)

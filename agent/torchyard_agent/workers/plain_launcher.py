@@ -13,7 +13,7 @@ from typing import Any, Dict, List
 
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import is_whole, try_write_json
-from torchyard_agent.workers import evidence, failure, gpu_check, guard
+from torchyard_agent.workers import evidence, failure, gpu_check, guard, hooks
 from torchyard_agent.workers.launcher import exec_arguments
 from torchyard_agent.workers.process import die_with_parent, stand_before_others
 from torchyard_agent.workers.relay import Relay
@@ -70,8 +70,10 @@ def run(spec: Dict[str, Any]) -> int:
     failures = []
     if code:
         now = time.time()
-        found = evidence.found(ages, rank, process.pid, alone=True)
+        found = evidence.found(ages, rank, process.pid, code=code, alone=True)
         cause = found["rank"] if found is not None and is_whole(found.get("rank")) else rank
-        failures.append(failure.record(rank=cause, local_rank=0, pid=process.pid, code=code, time=now, found=found))
+        watched = hooks.is_watched(run_dir, process.pid)
+        known = {"local_rank": 0, "pid": process.pid, "code": code, "time": now, "watched": watched}
+        failures.append(failure.record(rank=cause, found=found, **known))
     write(code, failures)
     return code

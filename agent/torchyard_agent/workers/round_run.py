@@ -22,8 +22,8 @@ from torchyard_agent.telemetry.memory import Memory
 from torchyard_agent.telemetry.output import LITTLE_SPACE, free_space
 from torchyard_agent.telemetry.patterns import Patterns
 from torchyard_agent.telemetry.reports import Reports, from_patterns
-from torchyard_agent.workers import failure, stacks
-from torchyard_agent.workers.command import Torchrun
+from torchyard_agent.workers import failure, printed, stacks
+from torchyard_agent.workers.command import Torchrun, is_python
 from torchyard_agent.workers.process import is_alive
 from torchyard_agent.workers.recipients import handlers
 from torchyard_agent.workers.zygote_client import python_code
@@ -33,6 +33,7 @@ _LAST_LINES, _LAST_BYTES = 20, 4096
 _LOOK_SECONDS = 1.0
 _CRASH_BYTES = 16 * 1024
 _NOTICES, _NOTICE_BYTES = 4, 400
+_UNCAUGHT = 1  # exit code of Python after an uncaught exception
 _SIGNALS = 128  # exit codes above it are those of signals
 
 
@@ -333,25 +334,30 @@ class RoundRun:
         # Below a plain command the cause may have a rank of a launcher's, and the pod has one report.
         report = next((one for one in self.reports.all() if self.plain or one["rank"] == cause["rank"]), {})
         known = {"step": report.get("step"), "phase": report.get("phase")}
-        if cause["exception"] is None and not cause["classified"] and cause["code"] < _SIGNALS:
-            printed = failure.from_lines(list(self._log(cause["rank"]).lines))
-            if printed:
-                known.update(printed, exitCodeOnly=False)
-                known["secondary"] = failure.is_secondary(printed["exception"], printed["message"], cause["code"])
+        watched = bool(cause.pop("watched", False))
+        if cause["exception"] is None and not cause["classified"] and self._may_be_of_python(cause["code"]):
+            found = printed.cause(list(self._log(cause["rank"]).lines), watched=watched)
+            if found:
+                known.update(found, exitCodeOnly=False)
+                known["secondary"] = failure.is_secondary(found["exception"], found["message"], cause["code"])
         if cause["exception"] is None and cause["code"] > 128:
             known.update(self._crash(cause))
         if failure.is_sigkill({**cause, **known}) and self.memory.killed_about(cause["time"]):
             known.update(outOfMemory=True, exitCodeOnly=False, message=self.memory.describe())
         return failure.bounded({**cause, **{name: value for name, value in known.items() if value is not None}})
 
+    def _may_be_of_python(self, code: int) -> bool:
+        """Return whether an uncaught exception may have led to an exit code: of Python to 1, of a shell to any."""
+        return code == _UNCAUGHT or (code < _SIGNALS and self.plain and not is_python(self.spec["args"][0]))
+
     def _crash(self, cause: Dict[str, Any]) -> Dict[str, Any]:
         """Return the output of faulthandler: from our file, or from the log if the program enabled it itself."""
         path = self.settings.run_dir / f"crash.{cause['pid']}.txt"
         with contextlib.suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
-            found = failure.from_crash(file.read(_CRASH_BYTES))
+            found = failure.from_crash(file.read(_CRASH_BYTES), cause["code"])
             if found:
                 return found
-        return failure.from_crash("\n".join(self._log(cause["rank"]).lines))
+        return failure.from_crash("\n".join(self._log(cause["rank"]).lines), cause["code"])
 
     def _lines(self, cause: Optional[Dict[str, Any]]) -> List[str]:
         log = self._log(cause["rank"] if cause else self.ranks[0])

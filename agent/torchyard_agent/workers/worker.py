@@ -137,7 +137,7 @@ def _exit_code_of(program: Callable[[], None]) -> Optional[int]:
         return 0
     interrupted = isinstance(uncaught, KeyboardInterrupt)
     if os.getpid() == worker and not interrupted:
-        hooks.write_failure(type(uncaught), uncaught, uncaught.__traceback__)
+        uncaught.write_failure(type(uncaught), uncaught, uncaught.__traceback__)
     _print_uncaught(uncaught)
     return None if interrupted else 1
 
