@@ -32,8 +32,10 @@ def test_a_line_stands_at_the_step_that_the_program_gives_or_else_one_after_the_
 
 def test_a_report_counts_once():
     axis = Axis()
-    told = [{"step": 1}, {"step": 2, "metrics": {"loss": 3.0}}, {"step": 2, "metrics": {"loss": 3.0}}]
-    assert [point for report in told for point in axis.of_report(report)] == [(2, {"loss": 3.0})]
+    nan = {"step": 3, "metrics": {}, "nonFiniteMetrics": {"loss": {"value": "NaN", "step": 3}}}
+    told = [{"step": 1}, {"step": 2, "metrics": {"loss": 3.0}}, {"step": 2, "metrics": {"loss": 3.0}}, nan, dict(nan)]
+    points = [point for report in told for point in axis.of_report(report)]
+    assert repr(points) == repr([(2, {"loss": 3.0}), (3, {"loss": float("nan")})])
 
 
 def test_points_are_lines_and_events_that_tensorboard_reads(tmp_path):

@@ -16,7 +16,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, BinaryIO, Deque, Dict, List, Optional, Tuple
 
-from torchyard_agent.telemetry.readings import as_json, values_of
+from torchyard_agent.telemetry.readings import METRICS, NON_FINITE, as_json, values_of
 from torchyard_agent.telemetry.reports import from_patterns
 
 POINTS = 100_000  # that wait for a slow volume; more are dropped
@@ -54,10 +54,11 @@ class Axis:
 
     def of_report(self, report: Dict[str, Any]) -> List[Tuple[int, Dict[str, float]]]:
         """Return step and metrics of a report, nothing if they are unchanged."""
-        latest = (report["step"], values_of(report))
-        fresh = latest != self._reported and bool(latest[1])
+        values = values_of(report)
+        latest = (report["step"], report.get(METRICS), report.get(NON_FINITE))  # not the values: NaN differs from NaN
+        fresh = latest != self._reported and bool(values)
         self._reported = latest
-        return [latest] if fresh else []
+        return [(report["step"], values)] if fresh else []
 
 
 class Curves:
