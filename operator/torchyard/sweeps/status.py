@@ -43,7 +43,7 @@ class TrialCounts(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
     running: Annotated[int, doc("Trials that train or wait for their pods.")] = 0
     complete: Annotated[int, doc("Trials that trained to their end and have a value.")] = 0
     stopped: Annotated[int, doc("Trials that were stopped early.")] = 0
-    failed: Annotated[int, doc("Trials that failed, or ended without a finite value of the metric.")] = 0
+    failed: Annotated[int, doc("Trials that failed, or ended without a finite value of the metric (NotFinite).")] = 0
 
 
 class Best(StatusModel, frozen=True, kw_only=True):
