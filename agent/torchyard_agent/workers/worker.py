@@ -23,6 +23,7 @@ from torchyard_agent.workers import hooks, interpreter_end, late_torch
 from torchyard_agent.workers.forks import Command
 from torchyard_agent.workers.process import stand_before_others
 from torchyard_agent.workers.titles import name_process
+from torchyard_agent.workers.uncaught import write_failure
 
 # Where `python -c` in the zygote imports this package from; a program finds it at the end of its PYTHONPATH.
 _LOCATION = str(Path(__file__).parents[2])
@@ -137,7 +138,7 @@ def _exit_code_of(program: Callable[[], None]) -> Optional[int]:
         return 0
     interrupted = isinstance(uncaught, KeyboardInterrupt)
     if os.getpid() == worker and not interrupted:
-        uncaught.write_failure(type(uncaught), uncaught, uncaught.__traceback__)
+        write_failure(type(uncaught), uncaught, uncaught.__traceback__)
     _print_uncaught(uncaught)
     return None if interrupted else 1
 
