@@ -1,5 +1,6 @@
 """Runs of this machine in Python, in a thread with a running event loop, as in a notebook."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -92,6 +93,19 @@ def test_a_run_in_the_background_is_stopped_and_continues(home):
     assert job.wait().state == "Succeeded"
 
 
+async def test_a_cancelled_call_ends_once_its_run_is_saved_and_stopped(home):
+    running = asyncio.create_task(ty.aio.run(job_of("bg", WAITS)))
+    await asyncio.to_thread(eventually, lambda: (home / "home/runs/bg/status.json").exists())
+    job = await ty.aio.get_job("bg")
+    async for status in job.watch():
+        if status.round:
+            break
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await job.status()).state == "Suspended"
+
+
 # A fork of the process that ends before it is not the one that saves and stops, and would wait in vain.
 FORKS = """
 import os, torchyard.client.controlled as controlled
@@ -104,7 +118,7 @@ controlled.EXIT_SECONDS = waits
 """
 PROGRAMS = {
     "the process ends": "job = ty.run(JOB, wait=False)\nnext(True for status in job.watch() if status.round)\n" + FORKS,
-    "Ctrl-C": "ty.run(JOB)\n",
+    "Ctrl-C": "try:\n    ty.run(JOB)\nfinally:\n    assert ty.get_job('bg').status.state == 'Suspended'\n",
 }
 
 

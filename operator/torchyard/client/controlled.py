@@ -59,6 +59,12 @@ class Controlled(Generic[T]):
         """Save and stop."""
         PORTAL.loop.call_soon_threadsafe(self._stop.set)
 
+    async def stopped(self) -> None:
+        """Save and stop, and wait for that, which takes at most the grace period; errors are not raised."""
+        self.stop()
+        with contextlib.suppress(TorchYardError):
+            await self.until_over()
+
     def wait(self, seconds: float) -> None:
         """Wait at most this many seconds; errors are not raised."""
         with contextlib.suppress(TimedOutError, CancelledError, TorchYardError):

@@ -278,8 +278,9 @@ async def run(
 ) -> Job:
     """Run a job on this machine, as `torchyard run` does: without Kubernetes, with the same restarts and checkpoints.
 
-    An unfinished run with the same name and spec continues; a finished one starts over. If this call is cancelled, or
-    the process ends, the run is saved and stopped.
+    An unfinished run with the same name and spec continues; a finished one starts over. If this call is cancelled, the
+    run is saved and stopped before `CancelledError` is raised, which takes at most its grace period; a second
+    cancellation does not wait for that. A run that still runs when the process ends is saved and stopped, too.
 
     Args:
         target: a TrainingJob, a dict, the path of a job file or of a Python script (`train.py`, started with
@@ -301,15 +302,16 @@ async def run(
     wanted = await asyncio.to_thread(requested, target, "local", name=name, overrides=overrides, arguments=arguments)
     folder = await asyncio.to_thread(start, wanted, name)
     controlling = control(folder)
-    async with opened(HERE) as backend:
-        kept = await backend.get(folder.name)
-    made = Job(folder.name, kept.job.metadata.uid)
-    if not wait:
-        return made
     try:
+        async with opened(HERE) as backend:
+            kept = await backend.get(folder.name)
+        made = Job(folder.name, kept.job.metadata.uid)
+        if not wait:
+            return made
         await controlling.until_over()
     except asyncio.CancelledError:
-        controlling.stop()
+        logged(f"the run {folder.name!r} saves and stops; a second Ctrl-C or cancellation does not wait for that")
+        await controlling.stopped()
         raise
     await made.wait(check=check)
     return made

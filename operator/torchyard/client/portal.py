@@ -89,7 +89,9 @@ class Portal:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and return its result; Ctrl-C cancels it.
+        """Run a coroutine on the loop and return its result.
+
+        Ctrl-C cancels it and waits for its end, as a run saves first; a second Ctrl-C returns at once.
 
         Raises:
             RuntimeError: it is called on the loop itself, which would wait for ever.
@@ -97,12 +99,22 @@ class Portal:
         if threading.current_thread().name == "torchyard":
             work.close()
             raise RuntimeError("a synchronous call of torchyard inside one of its callbacks; use torchyard.aio there")
-        future = self.submit(work)
+        loop, ended = self.loop, threading.Event()
+        created: Future[asyncio.Task[T]] = Future()
+
+        def create() -> None:
+            task = loop.create_task(work)
+            task.add_done_callback(lambda _: ended.set())
+            created.set_result(task)
+
+        loop.call_soon_threadsafe(create)
         try:
-            return future.result()
+            ended.wait()
         except BaseException:
-            future.cancel()
+            loop.call_soon_threadsafe(lambda: created.result().cancel())
+            ended.wait()
             raise
+        return created.result().result()
 
     def iterate(self, items: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         """Iterate over an asynchronous iterator; leaving the `for` loop closes it."""

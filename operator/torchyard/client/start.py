@@ -1,5 +1,6 @@
 """Create the run of a job on this machine, or find the unfinished one to continue."""
 
+import os
 import shlex
 from itertools import count
 from pathlib import Path
@@ -17,7 +18,7 @@ from torchyard.client.backend import Notice, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.local import named
 from torchyard.local.run import RunFolder, read_run
-from torchyard.local.runs import KEPT_ASIDE, Aside, create_run, expire_runs
+from torchyard.local.runs import KEPT_ASIDE, Aside, RunBusyError, create_run, expire_runs
 
 
 class RequestedJob(NamedTuple):
@@ -58,6 +59,11 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
         kept = create_run(
             folder, job, wanted.folder, lambda before, aside: notice(set_aside(wanted.source, job, before, aside))
         )
+    except RunBusyError as error:
+        if error.pid != os.getpid():
+            raise TorchYardError(str(error).rstrip(".")) from error
+        fix = f"torchyard.get_job({folder.name!r}) returns it: wait for its end, or stop it"
+        raise TorchYardError(f"the run {folder.name!r} is running in this process", fix) from error
     except ValueError as error:
         raise TorchYardError(str(error).rstrip(".")) from error
     except OSError as error:

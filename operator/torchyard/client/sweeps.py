@@ -182,8 +182,9 @@ async def sweep(
 ) -> Sweep:
     """Run a sweep, a search for parameters, on this machine or on a cluster.
 
-    An unfinished sweep of that name on this machine goes on. If this call is cancelled, or the process ends, its trials
-    are saved and stopped.
+    An unfinished sweep of that name on this machine goes on. If this call is cancelled, its trials are saved and
+    stopped before `CancelledError` is raised; a second cancellation does not wait for that. The same happens when the
+    process ends. A sweep on a cluster continues.
 
     Args:
         target: a TrainingSweep, a dict, or the path of its file.

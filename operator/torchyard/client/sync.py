@@ -147,8 +147,9 @@ def run(
 ) -> Job:
     """Run a job on this machine, as `torchyard run` does: without Kubernetes, with the same restarts and checkpoints.
 
-    An unfinished run with the same name and spec continues; a finished one starts over. After Ctrl-C, and when the
-    process ends, the run is saved and stopped.
+    An unfinished run with the same name and spec continues; a finished one starts over. Ctrl-C saves and stops the run
+    before `KeyboardInterrupt` is raised, which takes at most its grace period; a second Ctrl-C does not wait for that.
+    A run that still runs when the process ends is saved and stopped, too.
 
     Args:
         target: a TrainingJob, a dict, the path of a job file or of a Python script (`train.py`, started with
@@ -316,8 +317,9 @@ def sweep(
 ) -> Sweep:
     """Run a sweep, a search for parameters, on this machine or on a cluster.
 
-    An unfinished sweep with this name on this machine continues. After Ctrl-C, and when the process ends, its trials
-    are saved and stopped.
+    An unfinished sweep with this name on this machine continues. Ctrl-C saves and stops its trials before
+    `KeyboardInterrupt` is raised; a second Ctrl-C does not wait for that. The same happens when the process ends. A
+    sweep on a cluster continues.
 
     Args:
         target: a TrainingSweep, a dict, or the path of its file.
