@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
     HARDWARE = 68
     GPU_MEMORY = 69
     HUNG = 70
+    TORCH_MISSING = 72
     STORAGE = 74
     PREEMPTED = 75
     PEER_LOST = 76

@@ -67,7 +67,7 @@ def test_a_signal_that_is_ignored_where_the_agent_starts_is_ignored_by_the_comma
 
 
 @pytest.mark.parametrize(("version", "python"), interpreters()[:1])
-def test_torchrun_without_torch_ends_with_127_and_a_message(pod, script, tmp_path, version, python):
+def test_torchrun_without_torch_ends_with_a_code_and_a_message_of_its_own(pod, script, tmp_path, version, python):
     shim = tmp_path / "torchrun"
     shim.write_text(f"#!{python}\n")
     shim.chmod(0o755)
@@ -76,8 +76,9 @@ def test_torchrun_without_torch_ends_with_127_and_a_message(pod, script, tmp_pat
     assert any("warm start is off" in notice and "torch" in notice for notice in state["notices"])
     one.run()
     ended = one.ended()
-    assert ended["code"] == 127
-    assert "has no torch" in ended["failure"]["message"]
+    assert ended["code"] == 72
+    assert ended["failure"]["message"] == f"{python} has no module torch"
+    assert ended["failure"]["classified"]
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_run_in_the_background_is_stopped_and_continues(home):
 
 async def test_a_cancelled_call_ends_once_its_run_is_saved_and_stopped(home):
     running = asyncio.create_task(ty.aio.run(job_of("bg", WAITS)))
-    await asyncio.to_thread(eventually, lambda: (home / "home/runs/bg/status.json").exists())
+    await asyncio.to_thread(eventually, (home / "home/runs/bg/status.json").exists)
     job = await ty.aio.get_job("bg")
     async for status in job.watch():
         if status.round:

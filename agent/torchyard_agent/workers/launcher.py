@@ -65,7 +65,7 @@ def run(spec: Dict[str, Any], forks: Sequence[Forked] = ()) -> int:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        return launch.refuse(ExitCode.NOT_FOUND, f"torchrun: {sys.executable} has no torch")
+        return launch.refuse(ExitCode.TORCH_MISSING, f"{sys.executable} has no module torch")
 
 
 class Launch:

@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     HARDWARE = 68
     GPU_MEMORY = 69
     HUNG = 70
+    TORCH_MISSING = 72
     STORAGE = 74
     PREEMPTED = 75
     PEER_LOST = 76
@@ -43,6 +44,7 @@ EXIT_REASONS: dict[int, Reason] = {
     ExitCode.HARDWARE: Reason.HARDWARE_SUSPECTED,
     ExitCode.GPU_MEMORY: Reason.GPU_OUT_OF_MEMORY,
     ExitCode.HUNG: Reason.WORKER_HUNG,
+    ExitCode.TORCH_MISSING: Reason.TORCH_MISSING,
     ExitCode.STORAGE: Reason.STORAGE_FAILED,
     ExitCode.PREEMPTED: Reason.PREEMPTED,
     ExitCode.PEER_LOST: Reason.PEER_LOST,

@@ -458,6 +458,13 @@ class Reason(TableEnum):
         tried_once_more=True,
     )
     WORKER_HUNG = _failure("WorkerHung", "a worker hung", "`torchyard logs` has the stacks of the rank that hangs")
+    TORCH_MISSING = _failure(
+        "TorchMissing",
+        "torchrun needs PyTorch, which is not installed",
+        "`pip install torch`, for a built-in trainer `pip install 'torchyard[trainers]'`, or use an image that has it; "
+        "a program that needs none starts without torchrun: `torchyard run -- python train.py`",
+        permanent=True,
+    )
     STORAGE_FAILED = _failure(
         "StorageFailed", "the checkpoint volume failed", "check free space and health of the checkpoint volume"
     )

@@ -1,7 +1,10 @@
 """Create the run of a job on this machine, or find the unfinished one to continue."""
 
+import importlib.util
 import os
 import shlex
+import shutil
+import sys
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +12,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from torchyard.api.backends import ignored, on_this_machine
+from torchyard.api.launch import worker_command
 from torchyard.api.names import OF_TRIALS, SOURCE_FOLDER
+from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.status import State
 from torchyard.api.validation.changes import can_go_on_from
@@ -49,6 +54,7 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
     if unused := ignored(job.spec, "local"):
         notice(f"torchyard: this machine has no use for {', '.join(unused)}; ignored")
     job = on_this_machine(job)
+    require_torch(job)
     require_gpus(job)
     if (without := unused_gpus(job)) is not None:
         notice(f"torchyard: {without}")
@@ -98,6 +104,22 @@ def not_a_trial(job: TrainingJob) -> TrainingJob:
         for texts in (job.metadata.labels, job.metadata.annotations)
     )
     return replace(job, metadata=replace(job.metadata, labels=labels, annotations=annotations))
+
+
+def require_torch(job: TrainingJob) -> None:
+    """Check that there is a torchrun for a job that needs one.
+
+    Raises:
+        TorchYardError: there is none, and no torch beside TorchYard, which would do.
+    """
+    from torchyard.local.environment import search_path
+
+    if worker_command(job.spec, "script.py")[0] != "torchrun" or any(each.name == "PATH" for each in job.spec.env):
+        return
+    path = search_path(job, os.environ.get("PATH", os.defpath))
+    if shutil.which("torchrun", path=path) is None and importlib.util.find_spec("torch") is None:
+        lacking = Reason.TORCH_MISSING
+        raise TorchYardError(f"{lacking.sentence} ({sys.executable} has no module torch)", lacking.next_step)
 
 
 def require_gpus(job: TrainingJob) -> None:

@@ -12,7 +12,7 @@ from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.client.functions import JobFunction
 from torchyard.client.jobs import metadata_of_users
 from torchyard.client.location import HERE, Location, is_configured
-from torchyard.client.start import folder_of
+from torchyard.client.start import folder_of, require_torch
 from torchyard.client.sweep_files import checked_sweep, checked_trials, named, the_sweep
 from torchyard.client.trials import TrialsTable
 from torchyard.local.sweeps import NoSweepError, load_sweep, remove_sweep, sweep_names, trial_jobs
@@ -282,6 +282,7 @@ def prepared(wanted: TrainingSweep, folder: Path) -> TrainingSweep:
     if wanted.spec.suspend:
         fix = "leave it out; Ctrl-C stops a sweep of this machine, and stop() does in Python"
         raise TorchYardError("spec.suspend is true, which is for clusters", fix)
+    require_torch(TrainingJob(metadata=wanted.metadata, spec=wanted.spec.job_template.spec))
     try:
         require_libraries(wanted.spec)
         return create_sweep(wanted, folder)

@@ -46,19 +46,19 @@ def with_programs(resource: _Resource, folder: Path) -> _Resource:
     return msgspec.structs.replace(resource, metadata=metadata)
 
 
-def _programs(job: TrainingJob) -> Path:
-    """Return where the job's commands are looked up first; Python functions and older runs name no folder."""
-    if job.spec.trainer is not None:
-        return OWN_PROGRAMS
-    return Path(str(job.metadata.annotations.get(PROGRAM_FOLDER) or OWN_PROGRAMS))
-
-
-def _path(job: TrainingJob, shell: str) -> str:
+def search_path(job: TrainingJob, shell: str) -> str:
     """Return the `PATH` of a pod: that of the shell, in its order, where it leads to the programs of the job."""
     programs = _programs(job)
     named = job.metadata.annotations.get(PROGRAM_FOLDER) == str(programs)
     found = named and shutil.which("torchrun", path=shell) is not None and programs_of_shell(shell) == programs
     return os.pathsep.join([*([] if found else [str(programs)]), shell, str(OWN_PROGRAMS)])
+
+
+def _programs(job: TrainingJob) -> Path:
+    """Return where the job's commands are looked up first; Python functions and older runs name no folder."""
+    if job.spec.trainer is not None:
+        return OWN_PROGRAMS
+    return Path(str(job.metadata.annotations.get(PROGRAM_FOLDER) or OWN_PROGRAMS))
 
 
 def pod_environment(
@@ -86,7 +86,7 @@ def pod_environment(
         env[THREADS] = env[THREADS_SET] = str(max(1, cores // (spec.nodes * procs)))
     # As on a cluster, a pod sees the GPUs it asked for and no others.
     env["CUDA_VISIBLE_DEVICES"] = ",".join(pod.gpus)
-    env["PATH"] = _path(job, env.get("PATH", os.defpath))
+    env["PATH"] = search_path(job, env.get("PATH", os.defpath))
     contract = {
         POD_MARK: pod.uid,
         "TORCHYARD_HOME": str(folder.home),  # of the runs that the program starts
