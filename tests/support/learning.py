@@ -1,0 +1,75 @@
+"""The goals of the presets `tiny`, and seeds that nobody chose: for the learning tests and `benchmarks/seeds.py`."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+SEEDS = 2**31
+
+
+class Goal(NamedTuple):
+    """A run of preset `tiny`, and bounds of the metrics in its summary."""
+
+    trainer: str
+    params: Mapping[str, Any]
+    least: Mapping[str, float]
+    below: Mapping[str, float] = {}
+
+    def misses(self, summary: Mapping[str, Any]) -> list[str]:
+        """Return a text for each bound that a summary misses; [] if the run has learned what it must."""
+        low = [f"{name} {summary[name]:.3f} < {bound}" for name, bound in self.least.items() if summary[name] < bound]
+        high = [f"{name} {summary[name]:.3f} >= {bound}" for name, bound in self.below.items() if summary[name] >= bound]
+        return low + high
+
+
+# Rewards must teach what the supervised steps leave open.
+_SAMPLED = ({"exactMatch": 0.95}, {"exactMatchSupervised": 0.85})
+# Of 150,000 environment steps a half reaches a length of 14 and more; an untrained snake dies at 3.
+_SNAKE = {"environment": "snake", "environmentSteps": 75_000}
+GOALS = {
+    "lm-sft": Goal("lm", {}, {"exactMatch": 0.95}, {"exactMatchUntrained": 0.05}),
+    "lm-grpo": Goal("lm", {"method": "grpo"}, *_SAMPLED),
+    "lm-ppo": Goal("lm", {"method": "ppo"}, *_SAMPLED),
+    "lm-dpo": Goal(
+        "lm", {"method": "dpo"}, {"preferenceAccuracy": 0.95, "rewardAccuracy": 0.95, "rewardMargin": 0.001}
+    ),
+    # CleanRL publishes 490 after as many steps.
+    "vecrl-cartpole": Goal("vecrl", {"environment": "cartpole"}, {"evalReturn": 475}, {"evalUntrained": 475}),
+    "vecrl-snake": Goal("vecrl", _SNAKE, {"evalLength": 8}, {"evalUntrained": 8}),
+    "vecrl-snake-independent": Goal(
+        "vecrl", {**_SNAKE, "policies": "independent"}, {"evalLength": 8}, {"evalUntrained": 8}
+    ),
+    "vecrl-bandit": Goal("vecrl", {"environment": "bandit"}, {"evalReturn": 0.99}, {"evalUntrained": 0.99}),
+    # 950 of the 1400 steps of the preset are enough.
+    "vla": Goal(
+        "vla",
+        {"steps": 950},
+        {"successRate": 0.85},
+        {"successRateUntrained": 0.2, "flowLoss": 0.2, "wrongObjectRate": 0.1},
+    ),
+    # A policy that acts at random reaches the can in a fifth of the episodes.
+    "vlm": Goal("vlm", {}, {"successRate": 0.85}, {"successRateUntrained": 0.35}),
+}
+
+
+def drawn_seeds(text: str, count: int) -> list[int]:
+    """Return seeds that follow from a text, such as a date: the first digits of SHA-256 of `TEXT-0`, `TEXT-1`, ..."""
+    digests = (hashlib.sha256(f"{text}-{number}".encode()).hexdigest() for number in range(count))
+    return [int(digest[:8], 16) % SEEDS for digest in digests]
+
+
+def write_config(folder: Path, trainer: str, params: Mapping[str, Any], seed: int) -> None:
+    """Write the `config.json` of a run; it is evaluated before and after training only, unless the parameters differ."""
+    folder.mkdir()
+    values = {"logEvery": 100, "evalEvery": 10**6, **params, "seed": seed}
+    (folder / "config.json").write_text(json.dumps({"trainer": {"name": trainer, "params": values}, "device": "cpu"}))
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    """Return the summary of a run in this folder, with its `seed` and `curve`."""
+    checkpoints = folder / "checkpoints"
+    seed = json.loads((folder / "config.json").read_text())["trainer"]["params"]["seed"]
+    curve = [json.loads(line) for line in (checkpoints / "metrics.jsonl").read_text().splitlines()]
+    return {**json.loads((checkpoints / "final" / "summary.json").read_text()), "seed": seed, "curve": curve}
