@@ -9,7 +9,8 @@ def test_supervised_fine_tuning_reverses_letters_with_every_seed(reach):
 
 @pytest.mark.parametrize("method", ["grpo", "ppo"])
 def test_rewards_of_sampled_completions_teach_what_supervised_steps_left_open_with_every_seed(reach, method):
-    reach(f"lm-{method}")
+    for summary in reach(f"lm-{method}"):
+        assert summary["exactMatchSupervised"] < summary["exactMatch"], summary
 
 
 def test_preferences_are_learned_with_every_seed(reach):

@@ -24,14 +24,12 @@ class Goal(NamedTuple):
         return low + high
 
 
-# Rewards must teach what the supervised steps leave open.
-_SAMPLED = ({"exactMatch": 0.95}, {"exactMatchSupervised": 0.85})
 # Of 150,000 environment steps a half reaches a length of 14 and more; an untrained snake dies at 3.
 _SNAKE = {"environment": "snake", "environmentSteps": 75_000}
 GOALS = {
     "lm-sft": Goal("lm", {}, {"exactMatch": 0.95}, {"exactMatchUntrained": 0.05}),
-    "lm-grpo": Goal("lm", {"method": "grpo"}, *_SAMPLED),
-    "lm-ppo": Goal("lm", {"method": "ppo"}, *_SAMPLED),
+    "lm-grpo": Goal("lm", {"method": "grpo"}, {"exactMatch": 0.95}),
+    "lm-ppo": Goal("lm", {"method": "ppo"}, {"exactMatch": 0.95}),
     "lm-dpo": Goal(
         "lm", {"method": "dpo"}, {"preferenceAccuracy": 0.95, "rewardAccuracy": 0.95, "rewardMargin": 0.001}
     ),
