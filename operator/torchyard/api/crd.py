@@ -42,10 +42,10 @@ _COLUMNS: tuple[Column, ...] = (
 
 def crd_yaml() -> str:
     """Return the CRD as YAML, byte for byte the same for the same models."""
-    return generated_yaml(crd())
+    return as_yaml(crd())
 
 
-def generated_yaml(definition: dict[str, Any]) -> str:
+def as_yaml(definition: dict[str, Any]) -> str:
     """Return a CRD as YAML with the header of generated files."""
     return _HEADER + dumped(definition, width=110)
 

@@ -6,7 +6,7 @@ The API server checks forms, and what may not change; what needs the schema of t
 from copy import deepcopy
 from typing import Any
 
-from torchyard.api.crd import NEVER_VISITED, Column, definition, generated_yaml
+from torchyard.api.crd import NEVER_VISITED, Column, as_yaml, definition
 from torchyard.api.resource import GROUP, VERSION
 from torchyard.api.schema import ANY, FORM, Schema, status_of
 from torchyard.api.schema import spec_schema as job_schema
@@ -36,7 +36,7 @@ _FIX = "create a sweep of another name"
 
 def sweep_crd_yaml() -> str:
     """Return the CRD as YAML, byte for byte the same for the same models."""
-    return generated_yaml(sweep_crd())
+    return as_yaml(sweep_crd())
 
 
 def sweep_crd() -> dict[str, Any]:
