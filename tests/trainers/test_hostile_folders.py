@@ -21,13 +21,12 @@ from torchyard_trainers.core.exits import ConfigError, DataMismatchError
 from torchyard_trainers.core.model_config import read_config_json
 from torchyard_trainers.core.pretrained import FILE, INDEX
 from torchyard_trainers.core.tokenizer_file import WORDS
+from torchyard_trainers.core.vocabulary import open_vocabulary
 from torchyard_trainers.lm import templates
 from torchyard_trainers.lm.chat import Chat
 from torchyard_trainers.lm.folder import empty_model, read_config, read_tokenizer
 from torchyard_trainers.lm.talk import open_speaker
 from torchyard_trainers.lm.tokens import character_tokenizer
-from torchyard_trainers.vla.instructions import Instructions
-from torchyard_trainers.vlm.prompt import _encoder
 
 UP = "model.layers.0.mlp.up_proj.weight"
 SAID = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
@@ -295,15 +294,14 @@ def test_a_tokenizer_that_makes_much_of_a_text_is_named(folder):
     with pytest.raises(ConfigError, match=r"its decoder may make 1\.1e\+12 bytes of one"):
         read_tokenizer(saved(decoder={"type": "Sequence", "decoders": [doubled] * 40}))
     with pytest.raises(ConfigError, match=r"tokenizer\.json: its normalizer may make 301 bytes of one"):
-        Instructions(["reach the can"], folder=saved(normalizer=prepended))
+        open_vocabulary(saved(normalizer=prepended), None, source="")
 
 
 @pytest.mark.parametrize(("data", "message"), [(b"a" * (1 << 20) + b"b", "1048577 bytes, more"), (b"\xff", "not text")])
 def test_the_words_of_an_export_are_bounded_text(tmp_path, data, message):
     (tmp_path / WORDS).write_bytes(data)
-    for read in (Instructions, _encoder):
-        with pytest.raises(ConfigError, match=rf"trainer\.params\.pretrained: .*words\.txt .*{message}"):
-            read(["reach the can"], folder=tmp_path)
+    with pytest.raises(ConfigError, match=rf"trainer\.params\.pretrained: .*words\.txt .*{message}"):
+        open_vocabulary(tmp_path, None, source="")
 
 
 def test_normalizers_of_published_tokenizers_are_allowed(folder):

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.support.trainers.families import save_family
 from tests.support.trainers.gangs import AT_ONCE, Yard
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.lm.folder import TOKENIZER_FILES
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.talk import open_speaker
 from torchyard_trainers.lm.task import LanguageModeling
@@ -213,3 +215,22 @@ def test_a_path_that_is_no_folder_of_a_model_is_named_with_the_fix(tmp_path, mon
 def test_fields_that_contradict_each_other_are_named(given, message):
     with pytest.raises(ConfigError, match=message):
         resolve_params(given, Parallelism())
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"])
+def test_settings_of_a_tokenizer_without_its_vocabulary_are_refused(tmp_path, name):
+    save_family("gpt2", tmp_path / "model")
+    tokens = tmp_path / "tokens"
+    tokens.mkdir()
+    for file in TOKENIZER_FILES:
+        if (tmp_path / "model" / file).is_file():
+            (tmp_path / "model" / file).rename(tokens / file)
+    (tmp_path / "model" / name).write_text('{"eos_token": "</s>"}')
+    params = {"pretrained": str(tmp_path / "model")}
+    with pytest.raises(ConfigError, match=rf"has the settings of a tokenizer \({name}\), but no vocabulary; copy tok"):
+        LanguageModeling(resolve_params(params, Parallelism())).build()
+    work = LanguageModeling(resolve_params(params | {"tokenizer": str(tokens)}, Parallelism()))
+    work.build()
+    assert work.assets()["tokenizer.json"] == tokens / "tokenizer.json"
+    with pytest.raises(ConfigError, match=r"tokenizer: .* but models with random weights read characters"):
+        resolve_params({"tokenizer": str(tokens)}, Parallelism())

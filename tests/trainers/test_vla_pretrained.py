@@ -7,15 +7,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.support.trainers.gangs import AT_ONCE, Yard
 from tests.support.trainers.lerobot import write_lerobot
+from tests.support.trainers.tokenizers import write_tokenizer
 from transformers import PI0ForConditionalGeneration
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.vocabulary import open_vocabulary
 from torchyard_trainers.core.weights import allocate, built, fill
 from torchyard_trainers.core.world import World
 from torchyard_trainers.vla.instructions import Instructions
 from torchyard_trainers.vla.models import config_of
 from torchyard_trainers.vla.params import resolve_params
+from torchyard_trainers.vla.tabletop import WORDS, sentence
 from torchyard_trainers.vla.task import VisionLanguageAction
 
 SMALL = {
@@ -27,6 +30,9 @@ SMALL = {
     "evalEvery": 2,
     "logEvery": 1,
 }
+
+
+TOKENS = {"[unk]": 3, "reach": 4}
 
 
 def settings(steps, parallelism=None, **params):
@@ -91,6 +97,7 @@ def test_a_pi0_that_transformers_saved_and_one_with_published_names_are_read_wei
     torch.manual_seed(6)
     model = PI0ForConditionalGeneration(config_of("tiny-pi0", None, chunk=4))
     model.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path, TOKENS)
     file = tmp_path / "model.safetensors"
     save_file({named(name): each for name, each in load_file(file).items()}, file)
     work = VisionLanguageAction(resolve_params({"pretrained": str(tmp_path)}, Parallelism()))
@@ -107,6 +114,7 @@ def test_sizes_of_a_config_that_contradict_each_other_are_named(tmp_path):
     config = config_of("tiny-pi0", None, chunk=4)
     config.vlm_config.vision_config.num_attention_heads = 7
     config.save_pretrained(tmp_path)
+    write_tokenizer(tmp_path, TOKENS)
     work = VisionLanguageAction(resolve_params({"pretrained": str(tmp_path)}, Parallelism()))
     with pytest.raises(ConfigError, match=r"pretrained: its config.json: no model can be made of it: embed"):
         work.build()
@@ -130,16 +138,61 @@ def test_a_folder_of_another_kind_is_named(tmp_path, config, message):
 
 
 def test_the_tokenizer_of_a_pretrained_model_encodes_instructions(tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    tokenizer = Tokenizer(models.WordLevel({"[unk]": 3, "move": 4, "up": 5}, unk_token="[unk]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    found = Instructions(["move", "move up"], folder=tmp_path)
+    write_tokenizer(tmp_path, {"[unk]": 3, "move": 4, "up": 5})
+    found = Instructions(["move", "move up"], vocabulary=open_vocabulary(tmp_path, None, source=""))
     tokens, mask = found.of(torch.tensor([1, 0]))
     assert tokens.tolist() == [[4, 5], [4, 0]]
     assert mask.tolist() == [[True, True], [True, False]]
     assert (found.highest, found.assets()) == (5, {"tokenizer.json": tmp_path / "tokenizer.json"})
     (tmp_path / "tokenizer.json").write_text("{")
     with pytest.raises(ConfigError, match=r"tokenizer.json cannot be read"):
-        Instructions(["move"], folder=tmp_path)
+        open_vocabulary(tmp_path, None, source="")
+
+
+# What lies in a folder of weights, beside them, and what the error says.
+WITHOUT = {
+    "nothing": ({}, r"no tokenizer.json, .* copy that of google/paligemma-3b-pt-224 \(pi0 has PaliGemma's\) into it"),
+    "lerobot": (
+        {
+            "policy_preprocessor.json": json.dumps(
+                {"steps": [{"config": {}}, {"config": {"tokenizer_name": "some/tokenizer"}}]}
+            )
+        },
+        r"copy that of some/tokenizer into it, or set trainer.params.tokenizer to its folder",
+    ),
+    "sentencepiece": ({"tokenizer.model": ""}, r"it has tokenizer.model: convert that by AutoTokenizer"),
+    "other images": (
+        {"preprocessor_config.json": json.dumps({"image_mean": [0.485, 0.456, 0.406]})},
+        r"has image_mean \[0.485, 0.456, 0.406\], but images are scaled by \[0.5, 0.5, 0.5\] here",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "message"), WITHOUT.values(), ids=WITHOUT)
+@pytest.mark.parametrize("model", ["tiny-pi0", "tiny-paligemma"])
+def test_a_folder_without_a_tokenizer_is_refused_and_the_tokenizer_named(tmp_path, model, files, message):
+    config_of(model, None, chunk=4).save_pretrained(tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        VisionLanguageAction(resolve_params({"pretrained": str(tmp_path)}, Parallelism()))
+
+
+def test_a_tokenizer_in_a_folder_of_its_own_encodes_instructions_of_a_pretrained_model(tmp_path):
+    model, tokens = tmp_path / "model", tmp_path / "tokens"
+    config_of("tiny-pi0", None, chunk=4).save_pretrained(model)
+    tokens.mkdir()
+    given = {"pretrained": str(model), "tokenizer": str(tokens)}
+    with pytest.raises(ConfigError, match=r"trainer.params.tokenizer: .*tokens has no tokenizer.json"):
+        VisionLanguageAction(resolve_params(given, Parallelism()))
+    numbers = {word: 20 + place for place, word in enumerate(["[unk]", *WORDS])}
+    write_tokenizer(tokens, numbers)
+    work = VisionLanguageAction(resolve_params(given, Parallelism()))
+    assert work.tabletop.instructions.tokens[0].tolist() == [numbers[word] for word in sentence(0).split()]
+    assert work.assets()["tokenizer.json"] == tokens / "tokenizer.json"
+    write_tokenizer(tokens, {"[unk]": 3, "the": 64})
+    with pytest.raises(ConfigError, match=r"has tokens up to number 64, but the model knows 64; both must be of the"):
+        VisionLanguageAction(resolve_params(given, Parallelism()))
+    (model / "words.txt").write_text("reach\n")
+    with pytest.raises(ConfigError, match=r"was trained with the words of its words.txt; remove one"):
+        VisionLanguageAction(resolve_params(given, Parallelism()))

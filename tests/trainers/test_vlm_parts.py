@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers
 from PIL import Image
+from tests.support.trainers.tokenizers import write_tokenizer
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -13,6 +14,7 @@ from torchyard_trainers.core.parallel import parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import optimize
+from torchyard_trainers.core.vocabulary import open_vocabulary
 from torchyard_trainers.core.weights import built, fill
 from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.core.world import World
@@ -342,17 +344,30 @@ def test_what_does_not_fit_is_named_with_what_would(params, message):
 
 
 def test_a_tokenizer_encodes_prompt_and_actions_and_two_actions_need_two_tokens(tmp_path):
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
     words = ["[unk]", *ACTIONS, "reach", "the", "can"]
-    tokenizer = Tokenizer(models.WordLevel({word: 3 + place for place, word in enumerate(words)}, unk_token="[unk]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    config = config_of("tiny-qwen2-vl", None)
-    found = make_prompt(config, "reach the can", ACTIONS, style="task", folder=tmp_path)
+    numbers = {word: 3 + place for place, word in enumerate(words)}
+    write_tokenizer(tmp_path, numbers | {"<|vision_start|>": 58, "<|vision_end|>": 59})
+    config, vocabulary = config_of("tiny-qwen2-vl", None), open_vocabulary(tmp_path, None, source="")
+    found = make_prompt(config, "reach the can", ACTIONS, style="task", vocabulary=vocabulary)
     assert found.actions == list(range(4, 12))
     assert (found.before, found.after) == ([58], [59, 12, 13, 14])
     assert found.assets == {"tokenizer.json": tmp_path / "tokenizer.json"}
     with pytest.raises(ConfigError, match="two of the actions jump, hop begin with the same token"):
-        make_prompt(config, "reach the can", ("jump", "hop"), style="task", folder=tmp_path)
+        make_prompt(config, "reach the can", ("jump", "hop"), style="task", vocabulary=vocabulary)
     check_size(config, 64)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "style", "message"),
+    [
+        ({"<|vision_start|>": 58}, "task", r"<\|vision_end\|> is number 59 in the model's config.json, but the tok"),
+        ({"<|vision_start|>": 57, "<|vision_end|>": 59}, "task", "number 58 in .* but the tokenizer has number 57"),
+        ({"<|vision_start|>": 58, "<|vision_end|>": 59}, "chat", r"has no token <\|im_start\|>; use prompt: task"),
+        ({"up": 64}, "task", "has tokens up to number 64, but the model knows 64"),
+    ],
+)
+def test_a_tokenizer_of_another_model_is_refused(tmp_path, tokens, style, message):
+    write_tokenizer(tmp_path, {"[unk]": 3} | tokens)
+    vocabulary = open_vocabulary(None, tmp_path, source="")
+    with pytest.raises(ConfigError, match=message):
+        make_prompt(config_of("tiny-qwen2-vl", None), "reach", ACTIONS, style=style, vocabulary=vocabulary)

@@ -6,11 +6,13 @@ import pytest
 import torch
 import transformers
 from tests.support.trainers.gangs import AT_ONCE, Yard
+from tests.support.trainers.tokenizers import write_tokenizer
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.weights import allocate, built, fill
 from torchyard_trainers.core.world import World
+from torchyard_trainers.rl.tabletop import ACTIONS
 from torchyard_trainers.vlm.models import FAMILIES, config_of
 from torchyard_trainers.vlm.params import resolve_params
 from torchyard_trainers.vlm.task import VisionLanguagePolicy
@@ -31,6 +33,9 @@ def written(folder, name):
     config = config_of(name, None)
     model = getattr(transformers, FAMILIES[config.model_type][1])(config)
     model.save_pretrained(folder)
+    words = ["[unk]", *ACTIONS, "reach", "the", "can"]
+    special = {"<|vision_start|>": config.vision_start_token_id, "<|vision_end|>": config.vision_end_token_id}
+    write_tokenizer(folder, {word: 3 + place for place, word in enumerate(words)} | special)
     return model
 
 
@@ -82,7 +87,7 @@ def test_a_run_exports_adapters_and_the_merged_model_and_goes_on_from_it(fork_se
     found = answers(merged, work, images)
     assert torch.allclose(answers(adapted, work, images), found, atol=1e-5)
     assert not torch.allclose(answers(plain, work, images), found, atol=1e-4)
-    assert (exports / "hf-merged" / "words.txt").read_text().split()[:2] == ["forward", "backward"]
+    assert (exports / "hf-merged" / "tokenizer.json").read_bytes() == (base / "tokenizer.json").read_bytes()
     last = yard.metrics()[-1]
     again = Yard(fork_server, tmp_path / "second")
     again.root.mkdir()
@@ -107,3 +112,19 @@ def test_a_folder_of_another_kind_is_named(tmp_path, config, message):
     (tmp_path / "config.json").write_text(config)
     with pytest.raises(ConfigError, match=message):
         VisionLanguagePolicy(resolve_params({"pretrained": str(tmp_path)}, Parallelism()))
+
+
+def test_a_folder_without_its_tokenizer_or_with_other_colours_is_refused(tmp_path):
+    written(tmp_path, "tiny-qwen2-vl")
+    own = SMALL | {"pretrained": str(tmp_path)}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_std": [0.5, 0.5, 0.5]}))
+    with pytest.raises(ConfigError, match=r"has image_std \[0.5, 0.5, 0.5\], but images are scaled by \[0.2686"):
+        VisionLanguagePolicy(resolve_params(own, Parallelism()))
+    (tmp_path / "preprocessor_config.json").unlink()
+    tokens = tmp_path / "tokens"
+    tokens.mkdir()
+    (tmp_path / "tokenizer.json").rename(tokens / "tokenizer.json")
+    with pytest.raises(ConfigError, match=r"has no tokenizer.json, .* copy that of the published model, such as Qwen"):
+        VisionLanguagePolicy(resolve_params(own, Parallelism()))
+    work = VisionLanguagePolicy(resolve_params(own | {"tokenizer": str(tokens)}, Parallelism()))
+    assert work.prompt.after == [59, 12, 13, 14]

@@ -1,5 +1,8 @@
 """Small tokenizers that treat space and special tokens as those of published models do."""
 
+from collections.abc import Mapping
+from pathlib import Path
+
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -41,3 +44,10 @@ def shown(tokenizer, tokens, learned):
         text += ("[" if counts and not inside else "]" if inside and not counts else "") + tokenizer.decode([token])
         inside = counts
     return text + ("]" if inside else "")
+
+
+def write_tokenizer(folder: Path, numbers: Mapping[str, int]) -> None:
+    """Write a `tokenizer.json` of words by their numbers; one of them is `[unk]`."""
+    tokenizer = Tokenizer(models.WordLevel(dict(numbers), unk_token="[unk]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))

@@ -49,6 +49,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
             "default: random weights."
         ),
     ] = None
+    tokenizer: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        doc("Folder of the tokenizer and chat template of pretrained; default: the folder of the model."),
+    ] = None
     lora_rank: Annotated[
         Count | None, doc("Rank of LoRA adapters, which are trained in place of the model; default: train all weights.")
     ] = None

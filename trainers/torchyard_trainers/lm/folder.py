@@ -22,6 +22,7 @@ from torchyard_trainers.core.tokenizer_file import (
     check_growth,
     check_tokenizer_file,
 )
+from torchyard_trainers.core.vocabulary import tokens_beyond
 from torchyard_trainers.lm.models import LanguageModel, decoder_of
 
 FIELD = "trainer.params.pretrained"
@@ -39,6 +40,7 @@ TOKENIZER_FILES = (
     "merges.txt",
 )
 
+_COPY_TOKENIZER = "copy the tokenizer.json of the model into it, or name its folder in trainer.params.tokenizer"
 GENERATION = "generation_config.json"
 
 TEMPLATES = "additional_chat_templates"
@@ -81,47 +83,57 @@ def limits_in(folder: Path) -> tuple[int, int | None]:
     return config.vocab_size, getattr(config, "max_position_embeddings", None)
 
 
-def read_tokenizer(folder: Path) -> Any:
+def read_tokenizer(folder: Path, field: str = FIELD) -> Any:
     """Return the tokenizer, with its chat template if it has one.
 
+    Args:
+        folder: of a model, or of its tokenizer alone.
+        field: of the job that names the folder.
+
     Raises:
-        ConfigError: there is none, or it has no token that ends a text.
+        ConfigError: there is none, it has settings but no vocabulary, or it has no token that ends a text.
     """
     from transformers import AutoTokenizer
 
     files = [folder / name for name in TOKENIZER_FILES if (folder / name).is_file()]
     if not files:
-        raise ConfigError(f"{FIELD}: {folder} has no tokenizer; copy tokenizer.json and tokenizer_config.json into it")
-    check_files(folder)
+        raise ConfigError(f"{field}: {folder} has no tokenizer; {_COPY_TOKENIZER}")
+    check_files(folder, field)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the libraries raise anything
         if "custom code" in str(error):
             raise ConfigError(
-                f"{FIELD}: the tokenizer of {folder} is code in the folder, which is never run; use a model whose "
+                f"{field}: the tokenizer of {folder} is code in the folder, which is never run; use a model whose "
                 "tokenizer transformers has, or convert it to a tokenizer.json"
             ) from error
         raise ConfigError(
-            f"{FIELD}: the tokenizer of {folder} cannot be read: {one_line(error)}; copy its files again, or save it "
+            f"{field}: the tokenizer of {folder} cannot be read: {one_line(error)}; copy its files again, or save it "
             "with save_pretrained of transformers"
         ) from error
+    # Of settings alone transformers makes a tokenizer that reads no text at all.
+    special = set(tokenizer.all_special_tokens) | tokenizer.get_added_vocab().keys()
+    if not tokenizer.get_vocab().keys() - special:
+        raise ConfigError(
+            f"{field}: {folder} has the settings of a tokenizer ({files[0].name}), but no vocabulary; {_COPY_TOKENIZER}"
+        )
     if tokenizer.is_fast:
-        check_growth(tokenizer.backend_tokenizer, f"{FIELD}: the tokenizer of {folder}")
+        check_growth(tokenizer.backend_tokenizer, f"{field}: the tokenizer of {folder}")
     if tokenizer.eos_token_id is None:
-        raise ConfigError(f"{FIELD}: the tokenizer of {folder} has no eos_token; set it in tokenizer_config.json")
+        raise ConfigError(f"{field}: the tokenizer of {folder} has no eos_token; set it in tokenizer_config.json")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def check_files(folder: Path) -> None:
+def check_files(folder: Path, field: str = FIELD) -> None:
     """Check that the files beside the weights are of bounded size, before any of them is read.
 
     Raises:
         ConfigError: one is larger than that of any model.
     """
     for path in _read_by_tokenizers(folder):
-        check_tokenizer_file(path, f"{FIELD}: {path}", limit=_limit(path))
+        check_tokenizer_file(path, f"{field}: {path}", limit=_limit(path))
 
 
 def _read_by_tokenizers(folder: Path) -> Iterator[Path]:
@@ -154,7 +166,7 @@ def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> La
     known = config.get_text_config().vocab_size
     # Families share tokenizers: Gemma 3 without images lacks the token that stands for one. A text that has such a
     # token is a bad record.
-    beyond = {number for number in tokenizer.get_vocab().values() if number >= known}
+    beyond = tokens_beyond(tokenizer.get_vocab(), known)
     if beyond - tokenizer.added_tokens_decoder.keys() or beyond & {tokenizer.eos_token_id, tokenizer.pad_token_id}:
         raise ConfigError(
             f"{FIELD}: the tokenizer of {folder} has tokens up to number {max(beyond)}, but the model knows {known}; "

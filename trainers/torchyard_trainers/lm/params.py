@@ -99,6 +99,11 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
         raise ConfigError(
             f"trainer.params.model: {params.model}, but the geometry is that of trainer.params.pretrained; remove one"
         )
+    if params.tokenizer is not None and params.pretrained is None:
+        raise ConfigError(
+            f"trainer.params.tokenizer: {params.tokenizer}, but models with random weights read characters; set "
+            "pretrained or remove it"
+        )
     if params.lora_rank is None and (params.lora_alpha is not None or params.lora_targets is not None):
         raise ConfigError(
             "trainer.params.loraRank: is not set, but loraAlpha or loraTargets is; set it, or remove them"

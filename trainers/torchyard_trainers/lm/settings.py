@@ -13,6 +13,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     seed: int
     model: str
     pretrained: str | None = None
+    tokenizer: str | None = None
     lora_rank: int | None = None
     lora_alpha: float = 0.0
     lora_targets: tuple[str, ...] = ()

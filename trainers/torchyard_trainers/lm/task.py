@@ -79,6 +79,7 @@ class LanguageModeling(Workload):
         origin = "model" if settings.pretrained is None else "pretrained"
         data = () if settings.reads_files else ("task", "length", "symbols")
         own = ["seed", "method", origin, *data, *_IDENTITY[settings.method]]
+        own += ["tokenizer"] if settings.tokenizer is not None else []
         own += ["lora_rank", "lora_alpha"] if settings.lora_rank is not None else []
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "lm",
@@ -126,16 +127,26 @@ class LanguageModeling(Workload):
                 f"{fitted.max_length} tokens, not {settings.max_length}"
             )
         self.settings = settings = fitted
-        if folder is not None:
-            check_files(folder)  # before a hash reads them whole
-        files = [] if folder is None else [each for each in tokenizer_files(folder).values() if isinstance(each, Path)]
+        tokens = self._tokens_folder
+        if tokens is not None:
+            check_files(tokens)  # before a hash reads them whole
+        files = [] if tokens is None else [each for each in tokenizer_files(tokens).values() if isinstance(each, Path)]
         tokens_of = tokenizer_fingerprint(files) if files else "characters"
         return Datasets(settings, self.tokenizer, vocabulary, tokens_of=tokens_of)
 
     @cached_property
     def tokenizer(self) -> Any:
         """The tokenizer of the model."""
-        return character_tokenizer() if self.pretrained is None else read_tokenizer(self.pretrained.folder)
+        if self._tokens_folder is None:
+            return character_tokenizer()
+        named = self.settings.tokenizer is not None
+        return read_tokenizer(self._tokens_folder, f"trainer.params.{'tokenizer' if named else 'pretrained'}")
+
+    @property
+    def _tokens_folder(self) -> Path | None:
+        """The folder with the tokenizer; None: it is made of characters."""
+        folder = self.settings.tokenizer or self.settings.pretrained
+        return Path(folder) if folder is not None else None
 
     @cached_property
     def _prompts(self) -> Prompts:
@@ -356,7 +367,8 @@ class LanguageModeling(Workload):
 
     def assets(self) -> Mapping[str, Path | str]:
         """Return the files of the tokenizer, with its chat template."""
-        return saved(self.tokenizer) if self.pretrained is None else tokenizer_files(self.pretrained.folder)
+        folder = self._tokens_folder
+        return saved(self.tokenizer) if folder is None else tokenizer_files(folder)
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""

@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor
 
 from torchyard_trainers.core.randomness import sample_keys, stream_key
+from torchyard_trainers.core.vocabulary import Vocabulary
 from torchyard_trainers.vla import tabletop
 from torchyard_trainers.vla.instructions import Instructions
 from torchyard_trainers.vla.normalization import Scaling, as_json, scaling
@@ -25,12 +26,11 @@ def keys_of(settings: Settings, ids: Tensor, purpose: str, *, held_out: bool = F
 class Tabletop:
     """Demonstrations and episodes of a run."""
 
-    def __init__(self, settings: Settings, image_size: int) -> None:
-        """Render images of `image_size` pixels."""
+    def __init__(self, settings: Settings, image_size: int, vocabulary: Vocabulary | None) -> None:
+        """Render images of `image_size` pixels; instructions are encoded by a vocabulary, None: by their words."""
         self._settings, self._size = settings, image_size
-        folder = Path(settings.pretrained) if settings.pretrained is not None else None
         texts = [tabletop.sentence(colour) for colour in range(len(tabletop.COLOURS))]
-        self.instructions = Instructions(texts, words=tabletop.WORDS, folder=folder)
+        self.instructions = Instructions(texts, words=tabletop.WORDS, vocabulary=vocabulary)
         kind: Any = settings.normalization
         self.state_scaling: Scaling = scaling(tabletop.STATISTICS["observation.state"], kind)
         self.action_scaling: Scaling = scaling(tabletop.STATISTICS["action"], kind)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.geometry import digest_of
-from torchyard_trainers.core.tokenizer_file import TOKENIZER, WORDS, read_tokenizer_file, read_words
+from torchyard_trainers.core.tokenizer_file import WORDS
+from torchyard_trainers.core.vocabulary import Vocabulary
 
 PADDING, BEGIN, FIRST = 0, 1, 2  # tokens of a vocabulary of words
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -25,21 +26,21 @@ class Instructions:
         fingerprint: a digest of the tokens.
     """
 
-    def __init__(self, texts: Sequence[str], *, words: Sequence[str] | None = None, folder: Path | None = None) -> None:
+    def __init__(
+        self, texts: Sequence[str], *, words: Sequence[str] | None = None, vocabulary: Vocabulary | None = None
+    ) -> None:
         """Encode `texts`.
 
         Args:
             texts: at least one.
-            words: the vocabulary in its order; None: the words of the texts by the alphabet.
-            folder: of a pretrained model, whose tokenizer counts if it has one.
+            words: of a model with random weights, in their order; None: the words of the texts by the alphabet.
+            vocabulary: of a pretrained model, or a tokenizer; None: `words`.
 
         Raises:
-            ConfigError: the tokenizer is damaged, or the vocabulary of the pretrained model lacks a word.
+            ConfigError: the vocabulary of the pretrained model lacks a word.
         """
-        self._words = (
-            None if folder is not None and (folder / TOKENIZER).is_file() else _vocabulary(texts, words, folder)
-        )
-        encoded = _by_tokenizer(texts, folder) if self._words is None else _by_words(texts, self._words, folder)
+        self._vocabulary = vocabulary or Vocabulary("", words=list(words) if words is not None else _all_words(texts))
+        encoded = _encoded(texts, self._vocabulary)
         longest = max(map(len, encoded))
         padded = [each + [PADDING] * (longest - len(each)) for each in encoded]
         self.tokens = torch.tensor(padded)
@@ -48,7 +49,6 @@ class Instructions:
         lengths = torch.tensor([len(each) for each in encoded])
         self.mask: Tensor | None = torch.arange(longest) < lengths[:, None] if differ else None
         self.highest = max(map(max, encoded))
-        self._tokenizer = folder / TOKENIZER if self._words is None and folder is not None else None
 
     def of(self, numbers: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return tokens [m, T] and mask [m, T] of texts [m], on the device of their numbers."""
@@ -57,10 +57,7 @@ class Instructions:
 
     def assets(self) -> Mapping[str, Path | str]:
         """Return the file that encodes instructions of an exported policy."""
-        if self._tokenizer is not None:
-            return {TOKENIZER: self._tokenizer}
-        assert self._words is not None
-        return {WORDS: "".join(f"{word}\n" for word in self._words)}
+        return self._vocabulary.assets()
 
 
 def split_words(text: str) -> list[str]:
@@ -68,26 +65,21 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def _vocabulary(texts: Sequence[str], words: Sequence[str] | None, folder: Path | None) -> list[str]:
-    if folder is not None and (folder / WORDS).is_file():  # an export of this workload
-        return read_words(folder, "trainer.params.pretrained")
-    return list(words) if words is not None else sorted({word for text in texts for word in split_words(text)})
+def _all_words(texts: Sequence[str]) -> list[str]:
+    return sorted({word for text in texts for word in split_words(text)})
 
 
-def _by_words(texts: Sequence[str], words: Sequence[str], folder: Path | None) -> list[list[int]]:
-    numbers = {word: FIRST + place for place, word in enumerate(words)}
+def _encoded(texts: Sequence[str], vocabulary: Vocabulary) -> list[list[int]]:
+    if vocabulary.tokenizer is not None:
+        # The prompt of PaliGemma and pi0 ends with a new line.
+        return [vocabulary.tokenizer.encode(f"{text}\n").ids for text in texts]
+    assert vocabulary.words is not None
+    numbers = {word: FIRST + place for place, word in enumerate(vocabulary.words)}
     for text in texts:
         unknown = [word for word in split_words(text) if word not in numbers]
         if unknown:
             raise ConfigError(
-                f"trainer.params.pretrained: {folder}/{WORDS} lacks {unknown[0]!r} of the instruction {text!r}; use a "
-                "model that was trained with such instructions, or one with a tokenizer.json"
+                f"{vocabulary.at}/{WORDS} lacks {unknown[0]!r} of the instruction {text!r}; use a model that was "
+                "trained with such instructions, or one with a tokenizer.json"
             )
     return [[BEGIN, *(numbers[word] for word in split_words(text))] for text in texts]
-
-
-def _by_tokenizer(texts: Sequence[str], folder: Path | None) -> list[list[int]]:
-    assert folder is not None
-    tokenizer = read_tokenizer_file(folder, "trainer.params.pretrained")
-    # The prompt of PaliGemma and pi0 ends with a new line.
-    return [tokenizer.encode(f"{text}\n").ids for text in texts]

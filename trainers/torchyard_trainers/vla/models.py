@@ -91,6 +91,9 @@ PALIGEMMAS: dict[str, dict[str, Any]] = {
 }
 
 
+TOKENIZER_SOURCE = "google/paligemma-3b-pt-224 (pi0 has PaliGemma's)"
+"""Where the tokenizer of such models is published."""
+
 # Names of published files of pi0, which transformers also saves, and what they are called in the model.
 _PARTS = r"^(model\.)?paligemma_with_expert\."
 RENAMED = (

@@ -40,6 +40,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
             "random weights."
         ),
     ] = None
+    tokenizer: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        doc("Folder with the tokenizer.json of the model; default: the folder of pretrained."),
+    ] = None
     head: Annotated[
         Literal["flow", "tokens"],
         doc("flow: flow matching; tokens: paligemma answers with a token for each part of an action, all at once."),
@@ -155,6 +159,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     augment: float = 0.0
     workers: int | None = None
     pretrained: str | None = None
+    tokenizer: str | None = None
     model: str
     head: str = "flow"
     bins: int

@@ -15,6 +15,7 @@ from torchyard_trainers.core.data.lerobot import Episode, LeRobot, open_lerobot,
 from torchyard_trainers.core.data.lerobot_frames import Frames
 from torchyard_trainers.core.data.robot_features import ACTION, STATE, no_camera, robot_features
 from torchyard_trainers.core.exits import ConfigError, DataError
+from torchyard_trainers.core.vocabulary import Vocabulary
 from torchyard_trainers.vla.instructions import Instructions
 from torchyard_trainers.vla.normalization import Kind, Scaling, as_json, scaling
 from torchyard_trainers.vla.observation import Demonstration, Observation
@@ -59,7 +60,7 @@ class Recordings:
         kind: Kind,
         action_seconds: float | None = None,
         image_deltas: Sequence[float] = (0.0,),
-        pretrained: Path | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
         """Read frames of `episodes`.
 
@@ -74,7 +75,7 @@ class Recordings:
             action_seconds: between two actions of a chunk; None: one frame.
             image_deltas: seconds, 0 or less, of the images that the model sees of each camera; those before the
                 episode's first frame are its first one.
-            pretrained: folder of a model, whose tokens the instructions need.
+            vocabulary: of the model, which encodes the instructions; None: that of their words.
 
         Raises:
             DataError: a feature is missing or of another kind, or its statistics are.
@@ -103,7 +104,7 @@ class Recordings:
         self._videos = Videos()
         self._ends = np.cumsum([each.length for each in self._episodes])
         self._places = {task: place for place, task in enumerate(sorted(dataset.tasks))}
-        self.instructions = Instructions([dataset.tasks[task] for task in self._places], folder=pretrained)
+        self.instructions = Instructions([dataset.tasks[task] for task in self._places], vocabulary=vocabulary)
         self.fingerprint = f"{dataset.fingerprint}-{self._episodes[0].number}-{self._episodes[-1].number}"
 
     @property
@@ -176,7 +177,9 @@ class Recordings:
         return fitted(shown, self._size)
 
 
-def open_recordings(settings: Settings, folder: Path, image_size: int) -> tuple[Recordings, Recordings]:
+def open_recordings(
+    settings: Settings, folder: Path, image_size: int, vocabulary: Vocabulary | None
+) -> tuple[Recordings, Recordings]:
     """Return the frames to learn from and those held out.
 
     Raises:
@@ -196,7 +199,7 @@ def open_recordings(settings: Settings, folder: Path, image_size: int) -> tuple[
             kind=kind,
             action_seconds=settings.action_seconds,
             image_deltas=settings.image_deltas,
-            pretrained=Path(settings.pretrained) if settings.pretrained is not None else None,
+            vocabulary=vocabulary,
         )
         for episodes in split_episodes(dataset, settings.hold_out)
     )

@@ -13,11 +13,13 @@ from torchyard_trainers.core.checkpoints.checkpoint import GEOMETRY, HEAD, PROMP
 from torchyard_trainers.core.data.loader import on_device
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.geometry import geometry_of
+from torchyard_trainers.core.image_processor import HALVES, check_colours
 from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.schedules import factor
+from torchyard_trainers.core.vocabulary import PRETRAINED, open_vocabulary
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
 from torchyard_trainers.vla import models, paligemma, report, tabletop
 from torchyard_trainers.vla.augmentation import augmented
@@ -83,11 +85,18 @@ class VisionLanguageAction(Workload):
                 self.pretrained = Pretrained(folder, prefix="pi0.", renamed=models.RENAMED)
             else:
                 self.pretrained = Pretrained(folder, prefix="vlm.", renamed=paligemma.RENAMED)
+        if folder is not None:
+            check_colours(folder, PRETRAINED, HALVES)
+        vocabulary = open_vocabulary(
+            folder, Path(settings.tokenizer) if settings.tokenizer is not None else None, source=models.TOKENIZER_SOURCE
+        )
+        if vocabulary is not None:
+            vocabulary.check_fits(parts_of(self._config).text_config.vocab_size)
         size = parts_of(self._config).vision_config.image_size
         if settings.data is None:
-            self.tabletop = Tabletop(settings, size)
+            self.tabletop = Tabletop(settings, size, vocabulary)
         else:
-            self.source, self._held_out = open_recordings(settings, Path(settings.data), size)
+            self.source, self._held_out = open_recordings(settings, Path(settings.data), size, vocabulary)
         self._state, self._action = self._sizes()
         self._fit()
         made = self.source or self.tabletop

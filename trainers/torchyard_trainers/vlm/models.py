@@ -23,6 +23,7 @@ FAMILIES = {
 }
 
 
+TOKENIZER_SOURCE = "the published model, such as Qwen/Qwen2-VL-2B-Instruct"
 HEAD_WIDTH = 256  # hidden units of an action head
 
 

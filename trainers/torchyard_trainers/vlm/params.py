@@ -42,6 +42,10 @@ class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="came
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         doc("Folder of a Hugging Face model of type qwen2_vl, qwen2_5_vl or qwen3_vl; default: random weights."),
     ] = None
+    tokenizer: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+        doc("Folder with the tokenizer.json of the model; default: the folder of pretrained."),
+    ] = None
     lora_rank: Annotated[
         Annotated[int, Meta(ge=1, le=4096)] | None,
         doc("Rank of adapters; the model itself is frozen then. Default: that of the preset; tiny trains all weights."),
@@ -101,6 +105,7 @@ class Settings(rl.PpoSettings, frozen=True, kw_only=True):
     image_size: int
     model: str
     pretrained: str | None = None
+    tokenizer: str | None = None
     lora_rank: int | None = None
     lora_alpha: float = 16.0
     lora_targets: list[str] = field(default_factory=list)

@@ -20,10 +20,12 @@ from torchyard_trainers.core.checkpoints.checkpoint import GEOMETRY, PROMPT
 from torchyard_trainers.core.evaluation import wilson
 from torchyard_trainers.core.geometry import digest_of, geometry_of
 from torchyard_trainers.core.graphs import GraphedLoss
+from torchyard_trainers.core.image_processor import check_colours
 from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.pretrained import Pretrained
+from torchyard_trainers.core.vocabulary import open_vocabulary
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.rl.evaluation import Evaluator
 from torchyard_trainers.rl.ppo import Minibatch, losses
@@ -31,11 +33,11 @@ from torchyard_trainers.rl.rollout import metrics_of
 from torchyard_trainers.vlm import report
 from torchyard_trainers.vlm.cloning import clone_loss, demonstrations
 from torchyard_trainers.vlm.environments import build_environment
-from torchyard_trainers.vlm.models import RENAMED, Policy, build_policy, check_size, config_of
+from torchyard_trainers.vlm.models import RENAMED, TOKENIZER_SOURCE, Policy, build_policy, check_size, config_of
 from torchyard_trainers.vlm.params import Settings
-from torchyard_trainers.vlm.prompt import make_prompt
+from torchyard_trainers.vlm.prompt import FIELD, make_prompt
 from torchyard_trainers.vlm.rollouts import Player
-from torchyard_trainers.vlm.tower import granularity
+from torchyard_trainers.vlm.tower import colours_of, granularity
 
 SUCCESS = "successRate"  # a measure that is 0 or 1 for each episode
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")  # of the text model; the vision tower has other names
@@ -86,12 +88,15 @@ class VisionLanguagePolicy(Workload):
         self.environment = build_environment(settings)
         self._config = config_of(settings.model, folder)
         check_size(self._config, settings.image_size)
+        if folder is not None:
+            check_colours(folder, FIELD, colours_of(self._config.vision_config))
+        tokenizer = Path(settings.tokenizer) if settings.tokenizer is not None else None
         self.prompt = make_prompt(
             self._config,
             self.environment.instruction,
             self.environment.action_names,
             style=settings.prompt,
-            folder=folder,
+            vocabulary=open_vocabulary(folder, tokenizer, source=TOKENIZER_SOURCE),
         )
         tokens = [self.prompt.before, self.prompt.after, self.prompt.actions]
         self.fingerprints = {GEOMETRY: geometry_of(self._config), PROMPT: digest_of(tokens)}

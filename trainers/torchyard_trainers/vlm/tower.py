@@ -14,11 +14,10 @@ import transformers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchyard_trainers.core.image_processor import CLIP, HALVES
+
 # Versions of transformers whose attention was compared with this one, bit by bit; with others, theirs is used.
 COMPARED = ("5.23",)
-# What the processors of the library normalise images by.
-CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
-HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))  # Qwen3-VL
 
 
 class Tower(nn.Module):
@@ -38,7 +37,7 @@ class Tower(nn.Module):
         self.side = size // self.patch  # patches
         assert size % granularity(config) == 0, f"{size} pixels are no whole blocks of patches"
         self.tokens = (self.side // self.merge) ** 2
-        shift, scale = HALVES if config.model_type == "qwen3_vl_vision" else CLIP
+        shift, scale = colours_of(config)
         self.shift: Tensor
         self.scale: Tensor
         self.register_buffer("shift", torch.tensor(shift)[:, None, None], persistent=False)
@@ -95,6 +94,11 @@ class Tower(nn.Module):
 def is_compared() -> bool:
     """Return whether the attention of the installed transformers was compared with the one of this module."""
     return ".".join(transformers.__version__.split(".")[:2]) in COMPARED
+
+
+def colours_of(config: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and standard deviation of each colour that the library's processor of a tower scales images by."""
+    return HALVES if config.model_type == "qwen3_vl_vision" else CLIP
 
 
 def granularity(config: Any) -> int:
