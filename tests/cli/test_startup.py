@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from torchyard.api.resource import read_job
-from torchyard.cli.main import COMMANDS
+from torchyard.cli.main import COMMANDS, command_of, overview, parser_of
 from torchyard.local.run import run_folder
 from torchyard.local.runs import create_run
 
@@ -59,3 +59,11 @@ def test_listing_runs_imports_nothing_that_only_controlling_them_needs(tmp_path,
 def test_the_overview_lists_every_command() -> None:
     text, _, _ = loaded("--help")
     assert all(f"  {name} " in text for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_summary_of_a_command_is_written_once_and_shown_in_both_helps(command: str) -> None:
+    summary = COMMANDS[command].summary
+    assert summary in overview()
+    assert parser_of(command).format_help().split("\n\n")[1] == summary
+    assert (command_of(command).__doc__ or "").startswith(f"Carry out `torchyard {command}`.")

@@ -6,9 +6,13 @@ from pathlib import Path
 import pytest
 
 import torchyard as ty
-from torchyard.api.resource import read_job
+from torchyard.api.backends import on_this_machine
+from torchyard.api.names import SOURCE_FOLDER, SWEEP, TRIAL
+from torchyard.api.resource import API_VERSION, KIND, read_job
+from torchyard.client.jobs import creatable
 from torchyard.client.metrics import rows_of, table_of
 from torchyard.client.request import requested
+from torchyard.client.start import not_a_trial
 
 SPEC = {"script": "print(1)"}
 
@@ -38,6 +42,18 @@ def test_a_model_a_dict_and_a_file_mean_the_same_job(tmp_path):
         ({"metadata": {"name": "a"}, "spec": SPEC}, {"overrides": {"a..b": 1}}, ["overrides['a..b']: not the path of"]),
         ({"metadata": {"name": "a"}, "spec": SPEC}, {"arguments": {"lr": 1}}, ["takes none", "@torchyard.job"]),
         ("missing.yaml", {}, ["missing.yaml", "cannot be read"]),
+        (
+            "notebook.ipynb",
+            {},
+            ["a notebook is not a program", "nbconvert --to script notebook.ipynb", "@torchyard.job"],
+        ),
+        ("package", {}, ["a folder is not a job file", "`torchyard run -m package` starts a package"]),
+        ("pakage.py.yaml", {}, ["there is no such file", "did you mean package.py.yaml?"]),
+        (
+            {"metadata": {"name": "a"}, "kind": "TrainingJob", "spec": {"objective": {}, "jobTemplate": {}}},
+            {},
+            ["kind: spec has the fields of a sweep, and this is a TrainingJob: use kind: TrainingSweep"],
+        ),
         ("train.py", {}, ["train.py: there is no such file", "give the path of a script"]),
         ("train.py", {"arguments": {"lr": 1}}, ["is not a list of strings", "arguments=['--lr', '1e-3']"]),
         ("train.py", {"arguments": ["--lr", 1]}, ["is not a list of strings"]),
@@ -50,6 +66,9 @@ def test_a_model_a_dict_and_a_file_mean_the_same_job(tmp_path):
 )
 def test_an_invalid_job_is_rejected_with_field_and_fix(target, settings, parts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("package").mkdir()
+    for name in ("package/__init__.py", "package.py.yaml", "notebook.ipynb"):
+        Path(name).touch()
     with pytest.raises(ty.TorchYardError) as error:
         requested(target, "local", **settings)
     assert all(part in str(error.value) for part in parts), str(error.value)
@@ -63,6 +82,31 @@ def test_a_script_is_the_job_that_the_command_line_makes_of_it(tmp_path, monkeyp
     assert (here.spec.command, here.spec.args) == (["torchrun", "--", "My_train.py"], ["--lr", "1e-3"])
     there = requested(Path("My_train.py"), "cluster", name="other").job
     assert (there.metadata.name, there.spec.script, there.spec.command) == ("other", "print(1)\n", [])
+
+
+def test_a_printed_job_starts_where_it_was_started(tmp_path, monkeypatch, caplog):
+    home = tmp_path / "project"
+    home.mkdir()
+    printed = {"metadata": {"name": "a", "annotations": {SOURCE_FOLDER: str(home)}}, "spec": {"command": ["./x"]}}
+    monkeypatch.chdir(tmp_path)
+    Path("job.json").write_text(json.dumps({"apiVersion": API_VERSION, "kind": KIND, **printed}))
+    for target in (printed, read_job(printed), "job.json"):
+        assert requested(target, "local").folder == home
+    home.rmdir()
+    assert requested("job.json", "local").folder == tmp_path
+    assert f"was started in {home}, which does not exist here; {tmp_path} is used" in caplog.text
+
+
+def test_what_makes_a_job_a_trial_or_one_of_this_machine_does_not_travel():
+    texts = {SWEEP: "s", TRIAL: "{}", SOURCE_FOLDER: "/x", "mine": "1"}
+    job = read_job(
+        {"metadata": {"name": "a", "labels": texts, "annotations": texts}, "spec": {**SPEC, "suspend": True}}
+    )
+    metadata = creatable(job, "a", None)["metadata"]
+    assert metadata == {"name": "a", "labels": {"mine": "1"}, "annotations": {"mine": "1"}}
+    alone = not_a_trial(job).metadata
+    assert {SWEEP, TRIAL}.isdisjoint([*alone.labels, *alone.annotations])
+    assert not on_this_machine(job).spec.suspend
 
 
 def test_a_sweep_is_sent_to_the_call_for_sweeps(tmp_path):

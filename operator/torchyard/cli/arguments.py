@@ -1,6 +1,8 @@
 """Command lines by argparse: typer 0.29 imports pydantic to parse, which makes every command 250 ms slower."""
 
 import argparse
+import os
+import shlex
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SEPARATOR = "--"
+_PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "bash", "sh", "uv", "srun", "mpirun")
 _DIGITS = 15
 RUN_NAME = "NAME"
 SWEEP_NAME = "SWEEP"
@@ -21,6 +24,9 @@ SWEEP_NAME = "SWEEP"
 class Parser(argparse.ArgumentParser):
     """Reports a wrong command line like any other error, and accepts no abbreviations."""
 
+    _words: list[str] = []  # noqa: RUF012 - replaced, never changed
+    advice = ""
+    """What else may have been meant by a word that is no choice."""
     trailing = ""
     """Where the words after `--` are stored; empty: the command takes none."""
 
@@ -29,7 +35,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse the words up to `--`; those after it belong to the program."""
-        words = list(args)
+        words = self._words = list(args)
         cut = words.index(SEPARATOR) if self.trailing and SEPARATOR in words else len(words)
         found, unknown = super().parse_known_args(words[:cut], namespace)
         if self.trailing:
@@ -39,9 +45,34 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise the error as one of the command line."""
         fix = f"`{self.prog} --help` explains it"
+        if "invalid choice" in message and self.advice:
+            fix = f"{self.advice}; {fix}"
         if self.trailing and message.startswith("unrecognized arguments"):
+            if (without := without_separator(self.prog, self._words)) is not None:
+                raise without
             fix = f"options of your program come after `--`: `{self.prog} train.py -- --lr 1e-3`; {fix}"
         raise RefusalError(message.replace("argument ", "", 1), fix)
+
+
+def without_separator(command: str, words: list[str]) -> RefusalError | None:
+    """Return the refusal of a command line in which `--` is missing before a program, with what to type; None: other.
+
+    Args:
+        command: as it was typed: `torchyard run`.
+        words: behind it.
+    """
+    program = next((word for word in words if word in _PROGRAMS and not os.path.exists(word)), None)  # noqa: PTH110
+    if program is None:
+        return None
+    place = words.index(program)
+    options, rest = words[:place], words[place + 1 :]
+    as_it_is = shlex.join([*command.split(), *options, "--", program, *rest])
+    script = rest[0] if program.startswith("python") and rest else ""
+    if not script.endswith(".py"):
+        return RefusalError(f"{program} is a program, not a file", f"`{as_it_is}` starts it")
+    trained = shlex.join([*command.split(), *options, script, *(["--", *rest[1:]] if rest[1:] else [])])
+    fix = f"`{trained}` starts the script with torchrun, `{as_it_is}` as it is"
+    return RefusalError(f"{program} is a program, not a file", fix)
 
 
 def run_name(parser: argparse.ArgumentParser) -> None:

@@ -23,9 +23,10 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE, what a shell reports for a program whose rea
 
 
 class Command(NamedTuple):
-    """Where a command lives: `module` of `torchyard.cli.commands` has a function of the command's name.
+    """Where a command is: `module` of `torchyard.cli.commands` has a function of the command's name.
 
-    That function carries the command out; `NAME_arguments(parser)` declares its command line.
+    That function carries the command out; `NAME_arguments(parser)` declares its command line. `--help` of the command
+    shows the summary, and the docstring of the function from its second paragraph on.
     """
 
     module: str
@@ -33,33 +34,33 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
-    "run": Command("run", "Run a job file on this machine and watch it."),
-    "submit": Command("submit", "Submit a job file to a cluster."),
+    "run": Command("run", "Run a job file or a script on this machine and watch it."),
+    "submit": Command("submit", "Submit a job file or a script to a cluster."),
     "validate": Command("validate", "Check job files without running them."),
-    "plan": Command("plan", "Tell how much memory a job will need, and whether it fits."),
-    "sweep": Command("sweep", "List sweeps; show what one found: its trials, the best one, a report."),
-    "ps": Command("inspect", "List jobs."),
-    "status": Command("inspect", "Show what a job is doing."),
-    "explain": Command("inspect", "Explain why a job is where it is, and what to do."),
-    "logs": Command("inspect", "Show the output of a job's ranks."),
-    "diff": Command("inspect", "Show in what two jobs differ: specification, code, packages, metrics."),
-    "events": Command("inspect", "Show what happened to a job."),
+    "plan": Command("plan", "Estimate the memory that a job needs."),
+    "sweep": Command("sweep", "List sweeps, and show their trials, the best one or a report."),
+    "ps": Command("inspect", "List jobs, newest first."),
+    "status": Command("inspect", "Show the state of a job, and why it is in that state."),
+    "explain": Command("inspect", "Explain the state of a job, and what to do."),
+    "logs": Command("inspect", "Show the output of the ranks of a job."),
+    "diff": Command("inspect", "Compare two jobs."),
+    "events": Command("inspect", "Show the events of a job, oldest first."),
     "wait": Command("inspect", "Wait until a job has ended or reached another state."),
-    "fetch": Command("collect", "Bring a file or folder of a job home: its export, its weights, its curves."),
-    "stacks": Command("collect", "Show where each rank of a running job stands: the stacks of its threads."),
-    "profile": Command("collect", "Record some steps of a running job: a trace, or its memory."),
-    "stop": Command("lifecycle", "Save a run of this machine and stop it."),
+    "fetch": Command("collect", "Download files of a job."),
+    "stacks": Command("collect", "Show the stacks of all threads of each rank of a running job."),
+    "profile": Command("collect", "Record a profile of some steps of a running job."),
+    "stop": Command("lifecycle", "Save and stop a run of this machine."),
     "suspend": Command("lifecycle", "Save a checkpoint and delete the pods of a job."),
     "resume": Command("lifecycle", "Continue a job that was stopped, suspended or interrupted."),
-    "rm": Command("lifecycle", "Delete a run of this machine with its logs and checkpoints."),
+    "rm": Command("lifecycle", "Delete runs of this machine with their logs and checkpoints."),
     "delete": Command("lifecycle", "Delete a job with its pods."),
     "gpus": Command("gpus", "List the GPUs of this machine, or choose among them."),
-    "chat": Command("chat", "Talk to a language model: a checkpoint or export of a run, or a folder."),
-    "dataset": Command("dataset", "Show what a dataset holds, and look for bad data."),
-    "doctor": Command("doctor", "Look at a cluster: is all there that jobs need?"),
+    "chat": Command("chat", "Talk to a language model: a checkpoint or export of a run, or a Hugging Face folder."),
+    "dataset": Command("dataset", "Show the contents of a dataset, and its problems."),
+    "doctor": Command("doctor", "Check that a cluster is ready for jobs."),
     "demo": Command("demo", "Train a small model on two local nodes and show what it learned."),
-    "operator": Command("operator", "Reconcile the TrainingJobs of a cluster."),
-    "crd": Command("operator", "Print the CustomResourceDefinition of TrainingJob."),
+    "operator": Command("operator", "Reconcile the TrainingJobs of a cluster until a signal ends it."),
+    "crd": Command("operator", "Print the CustomResourceDefinitions of TrainingJob and TrainingSweep."),
     "completion": Command("completion", "Print the completion script of a shell."),
     "version": Command("operator", "Print the version."),
 }
@@ -230,7 +231,8 @@ def parser_of(name: str) -> "Parser":
     """Return the parser of one command."""
     from torchyard.cli.arguments import Parser
 
-    parser = Parser(prog=f"{PROGRAM} {name}", description=dedented(command_of(name).__doc__ or ""))
+    _, _, details = dedented(command_of(name).__doc__ or "").partition("\n\n")
+    parser = Parser(prog=f"{PROGRAM} {name}", description=f"{COMMANDS[name].summary}\n\n{details}".strip())
     getattr(_module_of(name), f"{name}_arguments")(parser)
     return parser
 

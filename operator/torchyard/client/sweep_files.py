@@ -12,6 +12,7 @@ from torchyard.api.validation.problems import Problem
 from torchyard.api.validation.yaml_tree import MAX_BYTES
 from torchyard.api.values import DNS_LABEL_PATTERN, plural
 from torchyard.client.errors import InvalidJobError, TorchYardError
+from torchyard.client.files import no_job_file
 from torchyard.client.trainers import fault
 from torchyard.sweeps.resource import MAX_SWEEP_NAME, TrainingSweep
 from torchyard.sweeps.space import bound, trial_spec
@@ -20,6 +21,8 @@ from torchyard.sweeps.validate import SweepValidation, validate_sweep_bytes
 
 def checked_sweep(file: Path, sets: Sequence[str]) -> SweepValidation:
     """Return what the file of a sweep holds, or all that is wrong with it, also in the eyes of its trainer."""
+    if (problem := no_job_file(file)) is not None:
+        return SweepValidation(problems=(problem,))
     try:
         data = read_bounded(file, MAX_BYTES + 1)
     except (OSError, ValueError) as error:

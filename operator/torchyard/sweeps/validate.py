@@ -12,10 +12,17 @@ from torchyard.api.resource import API_VERSION
 from torchyard.api.resource import KIND as JOB_KIND
 from torchyard.api.validation.problems import Problem
 from torchyard.api.validation.schema_check import check
-from torchyard.api.validation.validate import MAX_PROBLEMS, checked_tree, overridden, tree_of, tree_of_document
+from torchyard.api.validation.validate import (
+    MAX_PROBLEMS,
+    checked_tree,
+    kind_of_spec,
+    overridden,
+    tree_of,
+    tree_of_document,
+)
 from torchyard.api.validation.yaml_tree import MAX_BYTES, At
 from torchyard.sweeps.codec import read_sweep, sweep_document
-from torchyard.sweeps.resource import TrainingSweep, trial_name
+from torchyard.sweeps.resource import KIND, TrainingSweep, trial_name
 from torchyard.sweeps.rules import at_the_bounds, faults
 from torchyard.sweeps.schema import object_schema
 
@@ -65,7 +72,14 @@ def _checked(tree: At, file: str, problems: list[Problem]) -> SweepValidation:
         origin, line = (at.origin, 0) if at.origin else (file, at.key_line or at.line)
         problems.append(Problem(origin, line, path, what, fix))
 
-    check(object_schema(), tree, "", report)
+    if kind_of_spec(tree) == JOB_KIND:
+        named = _find(tree, "kind")
+        if named.value == JOB_KIND:
+            report("kind", named, f"a {JOB_KIND} is not a {KIND}", "use it with torchyard.run or `torchyard run`")
+        else:
+            report("kind", named, f"spec has the fields of a job, and this is a {KIND}", f"use kind: {JOB_KIND}")
+    else:
+        check(object_schema(), tree, "", report)
     sweep = None
     if not problems:
         try:

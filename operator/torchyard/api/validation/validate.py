@@ -77,6 +77,18 @@ def checked_tree(root: At, file: str) -> Validation:
     return _Checked(file, root, []).result()
 
 
+SWEEP_KIND = "TrainingSweep"
+_FIELDS_OF_KINDS = {SWEEP_KIND: {"objective", "jobTemplate"}, KIND: {"trainer", "command", "script"}}
+
+
+def kind_of_spec(root: At) -> str | None:
+    """Return the kind whose fields the spec of an object has, whatever kind it names; None: unknown."""
+    spec = root.value.get("spec") if isinstance(root.value, dict) else None
+    names = spec.value.keys() if spec is not None and isinstance(spec.value, dict) else ()
+    found = [kind for kind, fields in _FIELDS_OF_KINDS.items() if not fields.isdisjoint(names)]
+    return found[0] if len(found) == 1 else None
+
+
 def has_kind(file: Path, kind: str) -> bool:
     """Return whether a regular file holds an object of a kind; other faults of it do not raise."""
     if not file.is_file():
@@ -173,6 +185,14 @@ class _Checked:
     def _is_another_kind(self, fields: Mapping[str, At]) -> bool:
         """Report an object of another kind once, instead of fifty wrong fields; return whether it is one."""
         kind, version = (fields[name].value if name in fields else None for name in ("kind", "apiVersion"))
+        looks = kind_of_spec(self._root)
+        if kind in {KIND, SWEEP_KIND} and looks == SWEEP_KIND:
+            if kind == KIND:
+                what, fix = f"spec has the fields of a sweep, and this is a {KIND}", f"use kind: {SWEEP_KIND}"
+            else:
+                what, fix = f"a {SWEEP_KIND} is not a {KIND}", "use it with `torchyard run` or `torchyard submit`"
+            self._report("kind", fields["kind"], what, fix)
+            return True
         strange = isinstance(kind, str) and kind != KIND and nearest(kind, [KIND]) is None
         if strange:
             where = f" of {shown(version)}" if isinstance(version, str) else ""

@@ -58,7 +58,7 @@ def chat(
     device: Literal["auto", "cuda", "cpu"],
     raw: bool,
 ) -> int:
-    """Talk to a language model: a checkpoint or export of a run, or a Hugging Face folder.
+    """Carry out `torchyard chat`.
 
     Of a run of this machine, the export `hf-merged` or `hf` is used, else its newest checkpoint. Answers go to stdout
     as they are generated, everything else to stderr. Where stdin is not a terminal, each line of it is a turn.

@@ -46,7 +46,9 @@ def fetch(
     context: str | None,
     namespace: str | None,
 ) -> int:
-    """Copy a file or a folder of a job here: its export, its final weights, its curves.
+    """Carry out `torchyard fetch`.
+
+    Copies a file or a folder: an export, final weights, curves.
 
     Without PATH, list what can be fetched, with its size.
 
@@ -108,7 +110,9 @@ def profile(
     context: str | None,
     namespace: str | None,
 ) -> int:
-    """Ask the ranks of a running job of a built-in workload for a profile; training continues.
+    """Carry out `torchyard profile`.
+
+    The job has to run a built-in workload; training continues.
 
     Each writes it into `profile/` of the checkpoint folder, from where `torchyard fetch NAME profile` brings it. One
     request at a time: while an earlier one is pending, another is rejected unless --replace is given.
@@ -139,7 +143,9 @@ def stacks(
     namespace: str | None,
     output: Literal["json", "yaml"] | None,
 ) -> int:
-    """Show the stacks of all threads of each rank of a running job; training continues.
+    """Carry out `torchyard stacks`.
+
+    Training continues.
 
     Python's own fault handler writes them, also while a rank hangs in a collective, a driver or a file system.
     """

@@ -53,7 +53,7 @@ fish: torchyard completion fish | source"""
 
 
 def completion(shell: str) -> int:
-    """Print the completion script of a shell."""
+    """Carry out `torchyard completion`."""
     print(SCRIPTS[shell].strip())
     return SUCCEEDED
 

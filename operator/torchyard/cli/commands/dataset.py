@@ -22,7 +22,7 @@ def dataset_arguments(parser: ArgumentParser) -> None:
 
 
 def dataset(*, action: Literal["inspect"], path: str, tokenizer: Path | None, output: Literal["json"] | None) -> int:
-    """Show the contents of a dataset, and its problems.
+    """Carry out `torchyard dataset`.
 
     Of text: records, their formats, fields and lengths; the first 100,000 records are read. Of a LeRobot dataset:
     episodes, lengths, features and statistics; all numbers of all frames are checked, and of each camera the first and

@@ -21,7 +21,10 @@ def demo_arguments(parser: ArgumentParser) -> None:
 
 
 def demo(name: str, sets: list[str]) -> int:
-    """Train vehicle routes on two local nodes, live, and compare them with nearest neighbour."""
+    """Carry out `torchyard demo`.
+
+    It plans vehicle routes, and is compared with the nearest-neighbour heuristic.
+    """
     from torchyard.cli.commands.foreground import watch
     from torchyard.cli.output import console, say
     from torchyard.client.files import job_of

@@ -16,7 +16,9 @@ def doctor_arguments(parser: ArgumentParser) -> None:
 
 
 def doctor(context: str | None, namespace: str | None, pod: bool, output: Literal["json", "yaml"] | None) -> int:
-    """Check a cluster: resource, operator, rights, GPUs, and whether pods reach the operator.
+    """Carry out `torchyard doctor`.
+
+    Checks the resource, the operator, rights, GPUs, and whether pods reach the operator.
 
     The last starts a pod in the namespace for a few seconds. Exit codes: 0 no problem was found, 1 some were.
     """

@@ -41,7 +41,9 @@ def gpus_arguments(parser: ArgumentParser) -> None:
 
 
 def gpus(*, select: int | None, fit: int | None, output: Literal["json"] | None, **conditions: Any) -> int:
-    """List the GPUs of this machine that this user may use, as NVML sees them: with what all processes use.
+    """Carry out `torchyard gpus`.
+
+    Lists those that this user may use, as NVML sees them, with what all processes use.
 
     With --select, give the UUIDs to put into CUDA_VISIBLE_DEVICES or spec.gpu.ids.
     """

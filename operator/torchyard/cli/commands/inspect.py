@@ -26,7 +26,10 @@ def ps_arguments(parser: ArgumentParser) -> None:
 
 
 def ps(context: str | None, namespace: str | None, everywhere: bool, output: Form | None) -> int:
-    """List jobs, newest first: the runs of this machine; if it has none, or when asked to, the jobs of a cluster."""
+    """Carry out `torchyard ps`.
+
+    Lists the runs of this machine; if there are none, or with -n or --context, the jobs of a cluster.
+    """
     gc.disable()  # modules that are being imported are no garbage; looking for some takes a twentieth of the time
     from torchyard.api.values import plural
     from torchyard.cli.arguments import ask_at
@@ -74,7 +77,10 @@ def status_arguments(parser: ArgumentParser) -> None:
 
 
 def status(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
-    """Show what a job is doing and why: progress, checkpoint, rounds, first cause, pods or files."""
+    """Carry out `torchyard status`.
+
+    Shows progress, checkpoint, rounds, first cause, and pods or files.
+    """
     from torchyard.cli.arguments import ask
 
     if output is not None:
@@ -100,7 +106,9 @@ def explain_arguments(parser: ArgumentParser) -> None:
 
 
 def explain(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
-    """Explain the state of a job: a sentence, what to do, pods, failures, events.
+    """Carry out `torchyard explain`.
+
+    Prints a sentence, what to do, pods, failures and events.
 
     Given a reason code instead (InsufficientGPU), describe it.
     """
@@ -136,7 +144,7 @@ def events_arguments(parser: ArgumentParser) -> None:
 
 
 def events(name: str, context: str | None, namespace: str | None, output: Literal["json", "yaml"] | None) -> int:
-    """Show what happened to a job, oldest first."""
+    """Carry out `torchyard events`."""
     import msgspec
 
     from torchyard.api.formatting import clean
@@ -174,7 +182,9 @@ def logs(
     tail: int | None,
     output: Literal["json"] | None,
 ) -> int:
-    """Show the output of a job's ranks, each line after its rank and pod.
+    """Carry out `torchyard logs`.
+
+    Each line follows its rank and pod.
 
     The rank that failed first comes first. On a cluster: of the pods that are still there.
     """
@@ -223,7 +233,7 @@ def wait(
     timeout: float | None,
     output: Format | None,
 ) -> int:
-    """Wait until a job has ended or reached another state.
+    """Carry out `torchyard wait`.
 
     Exit codes: 0 it did, 1 it cannot any more, or not by itself (64: its workload rejected its configuration), 75 it is
     suspended instead, 124 the time is up.
@@ -290,7 +300,9 @@ def diff_arguments(parser: ArgumentParser) -> None:
 
 
 def diff(left: str, right: str, context: str | None, namespace: str | None, output: Format | None) -> int:
-    """Show in what two runs differ: specification, code, packages, machine, result and final metrics.
+    """Carry out `torchyard diff`.
+
+    Compares specification, code, packages, machine, result and final metrics.
 
     torchyard diff cvrp cvrp-2
     torchyard diff cvrp cvrp-2 -o json

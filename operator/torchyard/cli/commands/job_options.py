@@ -119,7 +119,10 @@ def checked_program(options: JobOptions, backend: Backend, name: str | None = No
         RefusalError: the options name no program, or two.
     """
     file = options.file
+    command = f"torchyard {_verb(backend)}"
     if file is not None and options.module is not None:
+        if (without := common.without_separator(command, [str(file), "-m", options.module])) is not None:
+            raise RefusalError(without.sentence, f"`{command} -m {options.module}` starts a module with torchrun")
         raise RefusalError(f"{file} and -m {options.module} are two programs", "give one of them")
     if file is not None and file.suffix in _SHELL_SUFFIXES:
         fix = f"start it as a command: `torchyard {_verb(backend)} -- bash {file}`"
@@ -197,7 +200,9 @@ def _from_file(file: Path, options: JobOptions, verb: str) -> "RequestedJob":
     try:
         job = job_of(Path("/dev/stdin") if str(file) == "-" else file, [*fields(options), *options.sets])
     except InvalidJobError as error:
-        if not file.exists() or file.suffix in _JOB_SUFFIXES or str(file) == "-":
+        if not file.exists() and (without := common.without_separator(f"torchyard {verb}", [str(file)])) is not None:
+            raise without from error
+        if not file.is_file() or file.suffix in {*_JOB_SUFFIXES, ".ipynb"}:
             raise
         fix = f"a program without {SCRIPT_SUFFIX} is started as `torchyard {verb} -- torchrun {shlex.quote(str(file))}`"
         raise InvalidJobError(error.sentence, error.problems, fix) from error
@@ -234,10 +239,19 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
         source, name = str(options.file), script_name(options.file)
         spec = script_spec(options.file, options.words, backend, options.image, say)
     elif options.module is not None:
+        if options.module.endswith(SCRIPT_SUFFIX) and Path(options.module).is_file():
+            fix = f"`torchyard {_verb(backend)} {shlex.quote(options.module)}` starts a script"
+            raise RefusalError(f"-m takes the name of a module, and {options.module} is a file", fix)
         source, name = f"-m {options.module}", derived_name(options.module)
         spec["command"] = [*torchrun(options.words, "-m"), options.module]
         spec["args"] = options.words
     elif options.words:
+        script = Path(options.words[0])
+        if script.suffix == SCRIPT_SUFFIX and script.is_file() and not os.access(script, os.X_OK):
+            start, rest = f"torchyard {_verb(backend)}", options.words[1:]
+            trained = shlex.join([*start.split(), str(script), *(["--", *rest] if rest else [])])
+            fix = f"`{trained}` starts it with torchrun, `{start} -- {shlex.join(['python', *options.words])}` as it is"
+            raise RefusalError(f"{script} is a script and not executable, so it is no command", fix)
         called = next((word for word in options.words if word.endswith(SCRIPT_SUFFIX)), options.words[0])
         source, name = options.words[0], derived_name(Path(called).stem)
         spec["command"] = options.words

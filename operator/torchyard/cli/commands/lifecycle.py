@@ -20,7 +20,9 @@ def stop_arguments(parser: ArgumentParser) -> None:
 
 
 def stop(*, name: str, wait: bool, output: Format | None) -> int:
-    """Save a run and stop it; `torchyard resume` continues from there.
+    """Carry out `torchyard stop`.
+
+    `torchyard resume` continues from there.
 
     Exit code 75 when it is stopped, 0 when it had succeeded before, 1 when it had failed.
     """
@@ -52,7 +54,9 @@ def suspend_arguments(parser: ArgumentParser) -> None:
 
 
 def suspend(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
-    """Save a checkpoint and delete the pods of a job; `torchyard resume` continues. On this machine: `torchyard stop`.
+    """Carry out `torchyard suspend`.
+
+    `torchyard resume` continues. On this machine, use `torchyard stop`.
 
     On a cluster that takes a claim in `checkpoint.volume`: files on a pod's own disk are lost with the pod.
 
@@ -97,7 +101,9 @@ def resume_arguments(parser: ArgumentParser) -> None:
 
 
 def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool, output: Format | None) -> int:
-    """Continue a stopped, suspended or interrupted job from its newest checkpoint.
+    """Carry out `torchyard resume`.
+
+    It continues from its newest checkpoint.
 
     A run of this machine is watched until it ends; exit codes as for `run`.
     """
@@ -159,7 +165,10 @@ def delete_arguments(parser: ArgumentParser) -> None:
 
 
 def delete(name: str, context: str | None, namespace: str | None) -> int:
-    """Delete a job with its pods; checkpoints on a claim stay. On this machine: `torchyard rm`, checkpoints too."""
+    """Carry out `torchyard delete`.
+
+    Checkpoints on a claim stay. On this machine, use `torchyard rm`, which deletes checkpoints, too.
+    """
     from torchyard.cli.arguments import ask_at
     from torchyard.client.backend import Backend
     from torchyard.client.location import HERE, location_of
@@ -183,7 +192,7 @@ def rm_arguments(parser: ArgumentParser) -> None:
 
 
 def rm(names: list[str], force: bool) -> int:
-    """Delete runs with their logs and checkpoints."""
+    """Carry out `torchyard rm`."""
     from torchyard.cli.output import say
     from torchyard.client.local import find, load
 

@@ -75,7 +75,7 @@ def operator_arguments(parser: ArgumentParser) -> None:
 
 
 def operator(namespaces: list[str] | None, context: str, **settings: Any) -> int:
-    """Reconcile the TrainingJobs of a cluster until a signal ends it.
+    """Carry out `torchyard operator`.
 
     Several may run: one leads, the others are ready to take over.
     """
@@ -144,7 +144,10 @@ def crd_arguments(parser: ArgumentParser) -> None:
 
 
 def crd() -> int:
-    """Print the CustomResourceDefinitions of TrainingJob and TrainingSweep, for `kubectl apply -f -`."""
+    """Carry out `torchyard crd`.
+
+    `torchyard crd | kubectl apply --server-side -f -` installs them.
+    """
     from torchyard.api.crd import crd_yaml
     from torchyard.sweeps.crd import sweep_crd_yaml
 
@@ -157,6 +160,6 @@ def version_arguments(parser: ArgumentParser) -> None:
 
 
 def version() -> int:
-    """Print the version."""
+    """Carry out `torchyard version`."""
     print(__version__)
     return SUCCEEDED

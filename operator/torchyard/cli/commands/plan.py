@@ -48,7 +48,9 @@ def plan_arguments(parser: ArgumentParser) -> None:
 
 
 def plan(file: Path, gpu: str | None, sets: list[str], output: Literal["json", "yaml"] | None) -> int:
-    """Forecast how much memory each rank of a job will need, before it starts, and whether it fits a GPU.
+    """Carry out `torchyard plan`.
+
+    The estimate is for each rank, and compared with the memory of a GPU.
 
     A step is made with tensors that have shapes and no content, so it needs no GPU. It takes some 10 seconds, or up to
     a minute where a way that fits must be looked for, and minutes for a large model that also generates. If the job

@@ -18,7 +18,7 @@ def run_arguments(parser: common.Parser) -> None:
 
 
 def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) -> int:
-    """Run a job file or a script on this machine and watch it until it ends.
+    """Carry out `torchyard run`.
 
     torchyard run job.yaml
     torchyard run sweep.yaml

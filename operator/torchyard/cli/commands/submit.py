@@ -29,7 +29,7 @@ def submit(
     output: Literal["json", "yaml"] | None,
     **values: Any,
 ) -> int:
-    """Submit a job file or a script to the cluster of your kubeconfig.
+    """Carry out `torchyard submit`.
 
     torchyard submit job.yaml
     torchyard submit train.py --nodes 2 --gpus-per-node 8 -- --lr 1e-3

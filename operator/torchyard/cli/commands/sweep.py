@@ -15,6 +15,7 @@ from torchyard.sweeps.resource import TrainingSweep
 
 def sweep_arguments(parser: common.Parser) -> None:
     """Declare the command line of `sweep`."""
+    parser.advice = "`torchyard run sweep.yaml` starts a sweep"
     verbs = ("ls", "show", "best", "report", "rm", "suspend", "resume")
     parser.add_argument("what", choices=verbs, help="what to do")
     parser.add_argument("name", metavar=common.SWEEP_NAME, nargs="?", help="name of the sweep; ls lists all")
@@ -32,7 +33,9 @@ def sweep(
     namespace: str | None,
     output: Format | None,
 ) -> int:
-    """Show what a sweep has found: one of this machine, else one of the cluster of your kubeconfig.
+    """Carry out `torchyard sweep`.
+
+    A name means the sweep of this machine if there is one, else that of the cluster of your kubeconfig.
 
     torchyard sweep ls
     torchyard sweep show tune

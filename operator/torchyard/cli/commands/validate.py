@@ -36,7 +36,9 @@ def validate_arguments(parser: common.Parser) -> None:
 
 
 def validate(files: list[Path], output: Format | None, **values: Any) -> int:
-    """Check job files without running them, and name every mistake with its line and its fix.
+    """Carry out `torchyard validate`.
+
+    Every mistake is listed with its line and its fix.
 
     A script, module or command is checked as `torchyard run` would start it, with the same options.
 
