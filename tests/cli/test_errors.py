@@ -42,7 +42,10 @@ def refused(done: subprocess.CompletedProcess[str], *parts: str) -> None:
         (["completion", "tcsh"], ["'tcsh'", "'bash'"]),
         (["logs", "x", "--tail", "9" * 20], ["--tail: a number of 20 digits is too large"]),
         (["run", "--procs-per-node", "cpu", "--", "true"], ["'cpu' is not a whole number of at least 1, nor auto"]),
-        (["run", "--", "printf", "caf\udce9"], ["printf: 'caf\\udce9' is not UTF-8"]),
+        (
+            ["run", "--", "printf", "caf\udce9"],
+            ["printf: spec.command[1]: character 4 is the byte 0xe9, which is not UTF-8"],
+        ),
     ],
 )
 def test_a_wrong_command_line(torchyard: CommandLine, words: list[str], parts: list[str]) -> None:

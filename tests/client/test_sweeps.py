@@ -9,6 +9,7 @@ from tests.support.kubernetes.api_server import kubeconfig, refused, serving
 from tests.support.waiting import DEADLINE
 
 import torchyard as ty
+from torchyard.api.names import SOURCE_FOLDER
 from torchyard.sweeps.results import Result
 
 PROGRAM = "import os; print('step 1 score ' + os.environ['TORCHYARD_GRACE_SECONDS'])"
@@ -38,12 +39,13 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.mark.e2e
-def test_a_sweep_of_this_machine_finds_the_best_trial():
+def test_a_sweep_of_this_machine_finds_the_best_trial(home):
     sweep = ty.sweep(SWEEP, overrides={"maxTrials": 2})
     assert [(trial.outcome, trial.value, trial.best) for trial in sweep.trials()] == [
         ("complete", 3.0, False), ("complete", 7.0, True),
     ]  # fmt: skip
     assert sweep.best().spec.grace_period == 7
+    assert sweep.best().metadata.annotations[SOURCE_FOLDER] == str(home), "it runs from anywhere"
     more = ty.sweep(SWEEP, wait=False)  # it goes on
     assert len(more.wait(timeout=DEADLINE)) == 3
     assert more.uid == sweep.uid

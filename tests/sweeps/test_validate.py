@@ -94,6 +94,14 @@ def test_a_mistake_is_named_with_its_path_and_fix(old, new, path, said):
     assert problems[0].line > 1
 
 
+def test_a_job_of_this_kind_is_named_once():
+    text = "apiVersion: torchyard.dev/v1alpha1\nkind: TrainingSweep\nmetadata: {name: a}\nspec: {command: [x]}\n"
+    (problem,) = validate_sweep_bytes(text.encode(), "sweep.yaml").problems
+    assert str(problem) == (
+        "sweep.yaml:2: kind: spec has the fields of a job, and this is a TrainingSweep: use kind: TrainingJob"
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
