@@ -230,7 +230,7 @@ trainer.fit(Line(), DataLoader(TensorDataset(torch.rand(24, 1))), ckpt_path="las
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("accelerate"), reason="no accelerate: pip install torchyard[trainers]")
-def test_a_stock_hugging_face_trainer_reports_step_total_loss_and_percent_by_itself(node, script):
+def test_stock_hugging_face_trainers_of_a_program_report_step_total_and_loss_by_themselves(node, script):
     program = """
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
@@ -238,9 +238,10 @@ class Data(torch.utils.data.Dataset):
     def __len__(self): return 64
     def __getitem__(self, index): return {"input_ids": torch.arange(8), "labels": torch.arange(8)}
 config = LlamaConfig(vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2)
-arguments = TrainingArguments(output_dir="out", max_steps=30, logging_steps=1, use_cpu=True, save_strategy="no",
-    disable_tqdm=True)
-Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Data()).train()
+for steps in (4, 26):
+    arguments = TrainingArguments(output_dir="out", max_steps=steps, logging_steps=1, use_cpu=True, save_strategy="no",
+        disable_tqdm=True)
+    Trainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Data()).train()
 """
     node.run(program=script(program))
     assert node.ended()["code"] == 0

@@ -71,6 +71,7 @@ def install() -> None:
     _when_imported("torch.optim.optimizer", lambda module: _watch(module, run_dir, nested=nested))
     for name in _LIGHTNING:
         _when_imported(name, _report_from_lightning)
+    _when_imported("transformers.trainer", _report_from_hugging_face)
 
 
 def _keep_printing(run_dir: Path) -> None:
@@ -133,6 +134,12 @@ def _report_from_lightning(module: ModuleType) -> None:
     from torchyard_agent.telemetry import lightning
 
     lightning.report_from(module)
+
+
+def _report_from_hugging_face(module: ModuleType) -> None:
+    from torchyard_agent.telemetry import hugging_face
+
+    hugging_face.report_from(module)
 
 
 def _remove_at_exit(path: Path) -> None:
