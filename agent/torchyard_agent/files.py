@@ -6,7 +6,7 @@ import json
 import math
 import os
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Callable, Dict, Optional
 
 MAX_BYTES = 256 * 1024
 
@@ -27,15 +27,27 @@ def try_write_json(path: Path, document: Dict[str, Any]) -> bool:
     return True
 
 
-def read_json(path: Path) -> Optional[Dict[str, Any]]:
-    """Return the object in `path`; None if it is missing, too large, not JSON or not an object."""
+def read_json(path: Path, *, repair: Optional[Callable[[str], str]] = None) -> Optional[Dict[str, Any]]:
+    """Return the object in `path`; None if it is missing, too large, not JSON or not an object.
+
+    `repair`: applied to a text that is not JSON.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
-        document = json.loads(data) if len(data) <= MAX_BYTES else None
+        document = _parsed(data, repair) if len(data) <= MAX_BYTES else None
     except (OSError, ValueError, RecursionError):  # the last: nested a thousand deep
         return None
     return document if isinstance(document, dict) else None
+
+
+def _parsed(data: bytes, repair: Optional[Callable[[str], str]]) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        if repair is None:
+            raise
+        return json.loads(repair(data.decode()))
 
 
 def is_whole(value: Any) -> bool:

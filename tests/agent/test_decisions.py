@@ -8,6 +8,7 @@ from torchyard_agent.control import status_report
 from torchyard_agent.control.rounds import Move, RoundState, next_move
 from torchyard_agent.telemetry import gpus, reports
 from torchyard_agent.telemetry.metrics import render
+from torchyard_agent.telemetry.readings import values_of
 
 RUN_4 = {"verb": "run", "round": 4}
 NOTHING = Move("nothing")
@@ -76,6 +77,15 @@ def test_a_report_of_any_program_costs_only_the_fields_that_are_wrong(tmp_path, 
     assert status_report.news({"state": "running", "round": 4, "notices": [], "reports": [report]})
     assert "torchyard_step" in render({"reports": [report]})
     assert reports.trimmed([report])[0]["step"] == 7
+
+
+def test_a_report_of_c_may_have_values_that_are_not_finite(tmp_path):
+    text = '{"round": 4, "rank": 1, "step": 7, "metrics": {"loss": -nan, "gain": inf , "acc": 1.5}}'
+    (tmp_path / "report.0.json").write_text(text)
+    read = reports.Reports(tmp_path, 4, 1, 1)
+    read.read()
+    (report,) = read.all()
+    assert repr(values_of(report)) == "{'acc': 1.5, 'loss': nan, 'gain': inf}"
 
 
 def test_metrics_beyond_those_of_a_status_are_named_in_a_warning():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
@@ -42,6 +43,8 @@ _TOO_MANY = "the status has at most {most} metrics; {name} and later ones are le
 # Names Hugging Face's progress call gives to what a report has fields for.
 _FIELDS = {"current_step": "step", "total_steps": "totalSteps", "current_epoch": "epoch"}
 _PATTERN_FIELDS = {"step": "step", "total_steps": "totalSteps", "totalSteps": "totalSteps", "epoch": "epoch"}
+# `nan` in the place of a value, which C prints; Python and JSON have no such word.
+_BARE = re.compile(r"(?P<before>:\s*)(?P<value>[+-]?(?:nan|inf(?:inity)?))(?=\s*[,}])", re.IGNORECASE)
 # What a report file may hold; see docs/protocol.md.
 _REQUIRED = ("round", "rank", "step")
 _KINDS: Dict[str, Callable[[Any], bool]] = {
@@ -74,6 +77,11 @@ def understood(raw: Dict[str, Any], before: Optional[Dict[str, Any]] = None) -> 
     if isinstance(raw.get(METRICS), dict) or isinstance(raw.get(NON_FINITE), dict):
         report.update(understood_values(raw, report["step"], before or {}))
     return report
+
+
+def read_report(path: Path) -> Dict[str, Any]:
+    """Return the object of a report file, in which NaN and infinity may be as Python or C prints them; else nothing."""
+    return read_json(path, repair=lambda text: _BARE.sub(r'\g<before>"\g<value>"', text)) or {}
 
 
 def from_kubeflow(body: Any) -> Dict[str, Any]:
@@ -199,7 +207,7 @@ class Reports:
             if self._mtimes.get(local_rank) == mtime:
                 continue
             self._mtimes[local_rank] = mtime
-            report = understood(read_json(path) or {}, self._files.get(local_rank))
+            report = understood(read_report(path), self._files.get(local_rank))
             if report is not None and report["round"] == self._round:
                 self._files[local_rank] = dict(report, localRank=local_rank)
                 self._keep(local_rank)

@@ -84,7 +84,7 @@ def record(
     found = found or {}
     exception = found["exception"] if is_text(found.get("exception")) else None
     said = str(found.get("message") or "")
-    message = said or describe(code)
+    message = said or ("" if exception else describe(code))
     # A program that writes the code it ends with knows the table of exit codes; a bare number may mean anything.
     classified = is_whole(found.get("code")) and found["code"] == code
     secondary = found.get("secondary")

@@ -2,7 +2,8 @@
 
 An exception ends a process if nobody catches it, which the interpreter reports to `sys.excepthook`, or leaves in
 `sys.last_value` where the program has another hook; or if the block that handles it calls `sys.exit`. One that was
-handled, and perhaps printed, leaves no file. Nothing here may break a user's program.
+handled, and perhaps printed, leaves no file. The text of `sys.exit("text")` does. Nothing here may break a user's
+program.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from types import FrameType, TracebackType
 from typing import Any, Dict, NoReturn, Optional, Type
 
 from torchyard_agent.files import ends, try_write_json
+from torchyard_agent.workers.printed import is_wrapper
 
-_QUOTED = 8000
+_QUOTED, _MESSAGE = 8000, 2000
 _MOST_FAILURES = 100  # files of one pod and round: a driver may start programs that fail for ever
 _MEMBERS = 3
 _TRACEBACK = "Traceback (most recent call last):"
@@ -65,25 +67,29 @@ def _write(document: Dict[str, Any]) -> None:
 def _document(kind: Type[BaseException], error: BaseException, trace: Optional[TracebackType]) -> Dict[str, Any]:
     import traceback
 
-    rank = os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return {
-        "rank": int(rank),
+        **_facts(),
+        "exception": name,
+        "message": _quoted_end(_message(error)) if is_wrapper(name) else _message(error)[:_MESSAGE],
+        "traceback": ends("".join(traceback.format_exception(kind, error, trace)), _QUOTED),
+    }
+
+
+def _facts() -> Dict[str, Any]:
+    return {
+        "rank": int(os.environ.get("RANK") or os.environ.get("NODE_RANK") or "0"),
         "pid": os.getpid(),
         "parent": os.getppid(),
         "started": _process.started if _process is not None else 0.0,
-        "exception": name,
-        "message": _shortened_message(error),
-        "traceback": ends("".join(traceback.format_exception(kind, error, trace)), _QUOTED),
         "time": time.time(),
     }
 
 
-def _shortened_message(error: BaseException) -> str:
-    """Return the beginning of a message, or the end if it quotes a traceback, whose exception comes last."""
-    text = _message(error)
+def _quoted_end(text: str) -> str:
+    """Return the traceback that a wrapper quotes, whose exception comes last; without one, the message's beginning."""
     if _TRACEBACK not in text:
-        return text[:2000]
+        return text[:_MESSAGE]
     quoted = text[text.rindex(_TRACEBACK) :]
     return quoted if len(quoted) <= _QUOTED else quoted[:100] + "\n" + quoted[-_QUOTED:]
 
@@ -131,17 +137,20 @@ def _chain_exit() -> None:
     def sys_exit(status: Any = None, /) -> NoReturn:
         with contextlib.suppress(Exception):
             if os.getpid() == owner and _process is not None and _is_main_thread():
-                _process.exiting = _handled(sys.exc_info()[1], sys._getframe(1), _exit_code(status))  # noqa: SLF001
+                _process.exiting = _reason(status, sys._getframe(1))  # noqa: SLF001
         leave(status)
 
     vars(sys)["exit"] = sys_exit
 
 
-def _handled(error: Optional[BaseException], caller: FrameType, code: int) -> Optional[Dict[str, Any]]:
-    """Return a failure file for the exception whose handler calls `sys.exit`; a function that it calls has none."""
+def _reason(status: Any, caller: FrameType) -> Optional[Dict[str, Any]]:
+    """Return a failure file for a call of `sys.exit`: its text, or else the exception that its caller handles."""
+    code, error = _exit_code(status), sys.exc_info()[1]
+    if isinstance(status, str) and status.strip():
+        return {**_facts(), "exitCode": code, "message": status[:_MESSAGE]}
     trace = error.__traceback__ if error is not None else None
     if error is None or trace is None or trace.tb_frame is not caller or isinstance(error, _NO_END) or not code:
-        return None
+        return None  # a function that a handler calls has another frame
     return {**_document(type(error), error, trace), "exitCode": code}
 
 

@@ -169,8 +169,8 @@ class Metrics(Model, frozen=True, kw_only=True):
         Meta(
             max_length=16,
             description="Regular expressions with named groups, matched against each line of output: "
-            "`loss=(?P<loss>[0-9.]+)`. Every matching line is a point of the curves in metrics.jsonl. A group must have a "
-            "plain number such as 1234.5 or 1.2e-05, or nan or inf, and not a part of a longer one.",
+            "`loss=(?P<loss>[0-9.]+)`. Every matching line is a point of the curves in metrics.jsonl. A group must "
+            "have a plain number such as 1234.5 or 1.2e-05, or nan or inf, and not a part of a longer one.",
         ),
     ] = field(default_factory=list)
     total_steps: Annotated[
