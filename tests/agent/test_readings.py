@@ -106,7 +106,7 @@ def test_a_group_has_a_plain_number_or_no_value_and_one_warning(pattern, line, v
         assert repr(patterns.values(line)) == repr({name: float(value) for name, value in values.items()})
     assert len(patterns.warnings) == (not values)
     for warning in patterns.warnings:
-        assert len(warning) <= 300
+        assert len(warning) <= 260
         assert f"`{line}`" in warning
         assert f"`{pattern}`" in warning
 

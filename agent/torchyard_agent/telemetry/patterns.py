@@ -14,7 +14,7 @@ from typing import Dict, List, Match, NamedTuple, Optional, Pattern, Sequence, S
 from torchyard_agent.telemetry.readings import number
 
 _MOST_WARNINGS = 3
-_QUOTED = 80  # characters of a line, and of a pattern
+_QUOTED = 70  # characters of a line, and of a pattern
 # What makes a number longer, after it: digits and letters; digits behind a decimal comma or between thousands.
 _CONTINUES = re.compile(r"[A-Za-z]|\d|[.,·٫]\d|[_'’٬\u00a0\u2009\u202f]\d{3}(?!\d)")  # noqa: RUF001 - as they are printed
 # And before it: digits; a sign that is not the hyphen of a word.
@@ -69,8 +69,8 @@ class Patterns:
         line, pattern = match.string[start : start + _QUOTED].strip(), match.re.pattern
         shown = pattern if len(pattern) <= _QUOTED else pattern[:_QUOTED] + "..."
         self.warnings.append(
-            f"spec.metrics.patterns: the line `{line}` has no plain number for {name} of `{shown}`, and is left out: "
-            "print numbers as 1234.5 or 1.2e-05, or let the pattern name what follows the number, such as its unit"
+            f"metrics.patterns: no plain number for {name} in the line `{line}`, which is left out; print 1234.5 or "
+            f"1.2e-05, or name what follows the number, such as its unit, in `{shown}`"
         )
 
 
