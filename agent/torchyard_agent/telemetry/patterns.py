@@ -1,7 +1,7 @@
 """Read metrics from lines of output by regular expressions with named groups (pure).
 
 A group may hold a part of a number: `[0-9.]+` finds 1 in `1,25`, in `1e-05` and in `1_000`, and 1.2 in `1.2k`. Such a
-value would be wrong without anybody noticing, so it is none, unless the pattern itself says what stands beside it:
+value would be wrong without a sign of it, so the line has none, unless the pattern itself says what stands beside it:
 `(?P<seconds>[0-9.]+)s`. The same group does not find `nan` at all, and the value before it would stay: a pattern is
 therefore matched as if digits stood there.
 """

@@ -1,9 +1,8 @@
 """What a Python process knows about its own end: `failure.<rank>.<pid>.json`, if an exception ends it.
 
-An exception ends a process if nobody catches it, which the interpreter reports to `sys.excepthook`, or leaves in
-`sys.last_value` where the program has another hook; or if the block that handles it calls `sys.exit`. One that was
-handled, and perhaps printed, leaves no file. The text of `sys.exit("text")` does. Nothing here may break a user's
-program.
+An uncaught exception ends a process: the interpreter reports it to `sys.excepthook`, and leaves it in `sys.last_value`
+where the program has another hook. So does an exception whose handler calls `sys.exit`. One that was handled, and
+perhaps printed, leaves no file. The text of `sys.exit("text")` does. Nothing here may break a user's program.
 """
 
 from __future__ import annotations
