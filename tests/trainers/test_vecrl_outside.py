@@ -6,6 +6,7 @@ from little_rl import settled
 from tests.trainers.test_vecrl_equality import LEARNED, settings
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.rl import gym
 from torchyard_trainers.rl.rollout import gather_rows
 from torchyard_trainers.vecrl.environments import build_environment
 from torchyard_trainers.vecrl.task import VecRL
@@ -33,14 +34,17 @@ def played(environment, state, first, last, rows=slice(None)):
 
 @EACH
 @pytest.mark.parametrize("rows", [slice(None), slice(1, None, 2)], ids=["all", "half"])
-def test_a_state_is_enough_to_go_on_with_the_same_bits_in_another_process_and_at_another_world_size(given, rows):
+def test_a_state_is_enough_to_go_on_with_the_same_bits_in_another_process_and_at_another_world_size(
+    given, rows, monkeypatch
+):
+    monkeypatch.setattr(gym, "_RECENT", 1)
     environment = opened(given)
     start = environment.reset(torch.rand(6, 1, generator=torch.Generator().manual_seed(1)))
     whole = played(environment, start, 0, 45)
     assert any(each.terminated.any() for each in whole)
     assert given is not HILL or any(each.truncated.any() for each in whole)
     middle = {name: each.clone()[rows] for name, each in whole[19].state.items()}
-    assert (middle["steps"] > 0).any(), "episodes go on where they were"
+    assert (middle["steps"] > 1).any(), "episodes go on where they were"
     again = played(opened(given), middle, 20, 45, rows)
     for found, expected in zip(again, whole[20:], strict=True):
         for name, each in found.state.items():
@@ -82,11 +86,41 @@ def test_several_choices_in_a_step_are_one_action_of_all_their_combinations(name
     assert choices[5].tolist() == ([0, 1, 2] if name == "Levers" else [1, 0, 1]), "as numpy.unravel_index numbers them"
 
 
-def test_an_environment_that_does_not_repeat_itself_is_named():
-    given = HILL | {"environment": "outside_worlds:Forgetful"}
-    state = opened(given).reset(torch.rand(6, 1))
-    with pytest.raises(ConfigError, match="does not show the same again after reset"):
-        played(opened(given), state, 0, 1)
+def test_a_step_copies_no_more_of_an_episode_when_it_may_be_long():
+    environment = opened(HILL | {"maxEpisodeSteps": 100_000})
+    state = environment.reset(torch.rand(6, 1))
+    for outcome in played(environment, state, 0, 40):
+        assert outcome.state["actions"] is state["actions"]
+        assert outcome.state["recent"].shape == (6, 256)
+
+
+@pytest.mark.parametrize(
+    ("world", "message"),
+    [
+        ("Forgetful", "does not show the same again after reset.* keep nothing over a reset. In place of the wrap"),
+        ("rewards_by_what_was_before", "does not give the same rewards again after .* set trainer.params.normalizeRew"),
+    ],
+)
+def test_an_environment_that_does_not_repeat_itself_is_named(world, message):
+    given = HILL | {"environment": f"outside_worlds:{world}"}
+    with pytest.raises(ConfigError, match=message):
+        opened(given).reset(torch.rand(6, 1))
+
+
+def test_an_episode_that_is_brought_back_with_other_rewards_is_named():
+    given = HILL | {"environment": "outside_worlds:Souvenir"}
+    environment = opened(given)
+    state = played(environment, environment.reset(torch.rand(6, 1)), 0, 5)[-1].state
+    assert (state["steps"] > 0).any()
+    with pytest.raises(ConfigError, match="does not give the same rewards again after reset"):
+        played(opened(given), state, 5, 6)
+
+
+def test_of_several_observations_those_that_are_not_numbers_are_left_out(capsys):
+    environment = opened(HILL | {"environment": "outside_worlds:Told"})
+    shown = environment.observe(environment.reset(torch.rand(2, 1)))[0, 0]
+    assert shown.tolist() == [7] * 12 + [0, 0, 1, 0]
+    assert "the policy sees image, side of the observations, and not mission, which is" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -108,7 +142,10 @@ def test_an_environment_that_does_not_repeat_itself_is_named():
             "Leaving",
             r"'outside_worlds:Leaving': step\(action\) raised SystemExit: 0 \(outside_worlds.py, line .*; corr",
         ),
-        ("Growing", r"'outside_worlds:Growing': step\(action\) raised ValueError: Output array is the wrong shape"),
+        (
+            "Growing",
+            r"'outside_worlds:Growing' returned an observation of shape \[2\], but its observation_sp",
+        ),
         ("Shorter", r"'outside_worlds:Shorter': step\(action\) raised ValueError: not enough values to unpack"),
     ],
 )
@@ -138,6 +175,10 @@ def test_what_an_environment_may_not_return_is_named(world, message):
         ({"environment": "outside_worlds:made_of_many"}, "is a VectorEnv of gymnasium; name the class of a single"),
         ({"environment": "outside_worlds:Many"}, "is a VectorEnv of gymnasium; name the class of a single environment"),
         ({"environment": "outside_worlds:Hill"}, "has no steps after which an episode is cut off; set trainer.params."),
+        (
+            HILL | {"environment": "outside_worlds:OnlyTold"},
+            "of which no part is numbers; wrap it so that they are a Box",
+        ),
         (HILL | {"environment": "outside_worlds:Endless"}, "which cannot be flattened; wrap it so that"),
         (
             HILL | {"environment": "outside_worlds:Configured"},
@@ -194,7 +235,7 @@ def test_rows_of_every_type_reach_all_ranks_bit_by_bit(kind):
 
 @pytest.mark.e2e
 def test_gymnasium_learns_the_same_with_two_processes_and_when_it_is_stopped_between(yard, calm):
-    given = {"environment": "CartPole-v1"}
+    given = {"environment": "CartPole-v1", "normalizeObservations": True, "normalizeRewards": True}
     calm.train(settings(params=given))
     assert {"evalReturn", "episodeReturn"} <= set(calm.metrics()[-1])
     yard.train(settings(1, params=given))

@@ -29,6 +29,9 @@ def exported(folder, form="web", **given):
     model = work.build()
     with torch.no_grad():
         model.actor[-1].weight.mul_(100)
+        if settings.normalize_observations:
+            model.actor[0].shift.copy_(torch.linspace(-0.1, 0.1, len(model.actor[0].shift)))
+            model.actor[0].scale.copy_(torch.linspace(1, 20, len(model.actor[0].scale)))
     world = World(0, 1, 0, torch.device("cpu"), grouped=False)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     session = Session(
@@ -45,7 +48,15 @@ def opened(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["onnx", "pt2"])
-@pytest.mark.parametrize("given", [{}, SNAKE, SNAKE | {"model": "cnn", "policies": "independent"}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"normalizeObservations": True},
+        {"environment": "CartPole-v1"},  # which has no page
+        SNAKE,
+        SNAKE | {"model": "cnn", "policies": "independent"},
+    ],
+)
 def test_a_vecrl_policy_is_exported_as_a_graph(tmp_path, form, given):
     if form == "onnx":
         pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install torchyard[export]")
@@ -59,13 +70,14 @@ def test_a_vecrl_policy_is_exported_as_a_graph(tmp_path, form, given):
     ("given", "observations"),
     [
         ({"environment": "cartpole"}, 1000),
+        ({"environment": "cartpole", "normalizeObservations": True}, 1000),
         ({"environment": "bandit"}, 1000),
         (SNAKE, 1002),  # 334 boards of 3 snakes
         (SNAKE | {"policies": "independent"}, 1002),
         (SNAKE | {"model": "cnn"}, 1002),
         (SNAKE | {"model": "cnn", "policies": "independent", "view": 8}, 1002),
     ],
-    ids=["cartpole", "bandit", "snake", "independent", "cnn", "independent-cnn"],
+    ids=["cartpole", "normalized", "bandit", "snake", "independent", "cnn", "independent-cnn"],
 )
 def test_the_browser_chooses_as_pytorch_on_a_thousand_observations_and_plays_by_the_rules(
     tmp_path, opened, given, observations

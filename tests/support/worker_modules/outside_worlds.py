@@ -3,7 +3,7 @@
 import gymnasium
 import numpy as np
 import torch
-from gymnasium import spaces
+from gymnasium import spaces, wrappers
 
 from torchyard_trainers.rl.environment import Outcome
 
@@ -188,3 +188,44 @@ def made_by_a_function():
 
 def made_of_many():
     return gymnasium.make_vec("CartPole-v1", num_envs=2)
+
+
+class Mission(spaces.Space):
+    """Texts, as MiniGrid has them in its observations: a space that gymnasium cannot flatten."""
+
+    def __init__(self):
+        super().__init__(dtype=str)
+
+    def contains(self, x):
+        return isinstance(x, str)
+
+
+class Told(Hill):
+    """It shows numbers and a text."""
+
+    observation_space = spaces.Dict(
+        {"image": spaces.Box(0, 255, (2, 2, 3), np.uint8), "mission": Mission(), "side": spaces.Discrete(4)}
+    )
+
+    def _seen(self):
+        return {"image": np.full((2, 2, 3), 7, np.uint8), "mission": "go up", "side": 2}
+
+
+class OnlyTold(Hill):
+    observation_space = spaces.Dict({"mission": Mission(), "hint": spaces.Text(9)})
+
+
+def rewards_by_what_was_before():
+    """A hill whose rewards depend on all episodes before."""
+    return wrappers.NormalizeReward(Hill())
+
+
+class Souvenir(Hill):
+    """It remembers every 30th step, so that rewards change in later episodes only."""
+
+    steps = 0
+
+    def step(self, action):
+        Souvenir.steps += 1
+        seen, reward, *rest = super().step(action)
+        return seen, reward + Souvenir.steps // 40, *rest

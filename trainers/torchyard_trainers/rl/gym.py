@@ -3,8 +3,12 @@
 A gymnasium environment keeps its state to itself. Here the state of a copy is its seed and the actions since: the
 episode can be brought back by playing them again, so that a rollout, a checkpoint and another number of processes go on
 with the same episodes. Copies that are already there are only stepped.
+
+That holds for environments that remember nothing over a reset. Before the first episode one is played twice, and an
+episode that is brought back has to have the same return as well.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -17,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.rl.environment import Outcome, State
 from torchyard_trainers.rl.outside import blamed
 
@@ -25,6 +30,10 @@ MOST_STEPS = 100_000
 # The policy has an output for each; more of them are a mistake, and would take all memory.
 MOST_ACTIONS = 65_536
 _SEEDS = 2**31
+# Steps of the episode that is played twice.
+_PROBED = 16
+# Actions that are copied in each step; those before them are, after as many steps.
+_RECENT = 256
 _RETURNS = (
     "correct it: reset(seed=...) returns (observation, info), step(action) (observation, reward, terminated, "
     "truncated, info), and observations are what observation_space says"
@@ -32,17 +41,49 @@ _RETURNS = (
 
 
 class Live(NamedTuple):
-    """Where the copies are: [n] seeds and numbers of steps, and [n, limit] actions, of which the first steps count."""
+    """Where n copies are.
+
+    The first `steps` actions of an episode count: its first `older` are in `actions`, the others in `recent`. A step
+    copies only the latter, since a state never changes.
+
+    Attributes:
+        seeds: [n].
+        steps: [n].
+        returns: [n], of the episodes so far.
+        older: [n].
+        actions: [n, limit].
+        recent: [n, R].
+    """
 
     seeds: NDArray[np.int64]
     steps: NDArray[np.int32]
+    returns: NDArray[np.float64]
+    older: NDArray[np.int32]
     actions: NDArray[np.int32]
+    recent: NDArray[np.int32]
+
+    def played(self, row: int) -> NDArray[np.int32]:
+        """Return the actions of a copy's episode, [steps]."""
+        older, steps = int(self.older[row]), int(self.steps[row])
+        return np.concatenate([self.actions[row, :older], self.recent[row, : steps - older]])
+
+    def with_actions(self, chosen: NDArray[np.int64]) -> "Live":
+        """Return the copies after the actions `chosen` [n], whose rewards are not known yet."""
+        live = self
+        if (live.steps - live.older >= live.recent.shape[1]).any():
+            actions = live.actions.copy()
+            for row in range(len(actions)):
+                actions[row, : live.steps[row]] = live.played(row)
+            live = live._replace(actions=actions, older=live.steps)
+        recent = live.recent.copy()
+        recent[np.arange(len(recent)), live.steps - live.older] = chosen
+        return live._replace(recent=recent, steps=live.steps + 1)
 
 
 class Gymnasium:
     """Copies of a gymnasium environment with discrete actions; see `rl.environment.Environment`.
 
-    A state has `observation` [N, D], `seed` [N], `steps` [N] and `actions` [N, limit].
+    A state has `observation` [N, D] and the fields of `Live`.
     """
 
     agents = 1
@@ -82,13 +123,20 @@ class Gymnasium:
         self._start = int(actions.start)  # number of the first action
         self._vector: Any = None
         self._live: Live | None = None
+        self._shown: State = {}  # the state in which the copies are
+        self._repeats = False
 
     def reset(self, numbers: Tensor) -> State:
         """See `Environment`."""
+        if not self._repeats:
+            self._check_repeats()
+            self._repeats = True
         seeds = (numbers[:, 0].double().cpu() * _SEEDS).long()
         seen = np.stack([self._begin(int(seed)) for seed in seeds])
-        live = Live(seeds.numpy(), np.zeros(len(seeds), np.int32), np.zeros((len(seeds), self.limit), np.int32))
-        return _state(live, seen, numbers.device)
+        count = len(seeds)
+        none, actions = np.zeros(count, np.int32), np.zeros((count, self.limit), np.int32)
+        recent = np.zeros((count, min(_RECENT, self.limit)), np.int32)
+        return _state(Live(seeds.numpy(), none, none.astype(np.float64), none, actions, recent), seen, numbers.device)
 
     def observe(self, state: State) -> Tensor:
         """See `Environment`: the flattened observation."""
@@ -101,24 +149,29 @@ class Gymnasium:
             ConfigError: the environment did not show the same again when its actions were played again.
         """
         device, chosen = actions.device, actions[:, 0].cpu().numpy()
-        live = self._bring(state)
+        before = self._bring(state)
         with self._calls("step(action)"):
             seen, reward, terminated, ended, _ = self._vector.step(chosen + self._start)
         self._check_finite("a reward", reward)
-        made = live.actions.copy()
-        made[np.arange(len(made)), live.steps] = chosen
-        steps = live.steps + 1
-        truncated = (ended | (steps >= self.limit)) & ~terminated
-        over, seeds = terminated | truncated, live.seeds
-        final = {"observation": torch.from_numpy(self._flat(seen, len(made))).to(device)}
+        live = before.with_actions(chosen)
+        truncated = (ended | (live.steps >= self.limit)) & ~terminated
+        over = terminated | truncated
+        live = live._replace(returns=live.returns + reward)
+        final = {"observation": torch.from_numpy(self._flat(seen, len(over))).to(device)}
         if over.any():
             fresh = (numbers[:, 0].double().cpu() * _SEEDS).long().numpy()
-            seeds, steps = np.where(over, fresh, seeds), np.where(over, 0, steps).astype(np.int32)
+            seeds, steps, older = (
+                np.where(over, new, old).astype(old.dtype)
+                for new, old in ((fresh, live.seeds), (0, live.steps), (0, live.older))
+            )
+            live = live._replace(seeds=seeds, steps=steps, older=older, returns=np.where(over, 0.0, live.returns))
             with self._calls("reset(seed=...)"):
                 seen, _ = self._vector.reset(seed=seeds.tolist(), options={"reset_mask": over})
-        self._live = Live(seeds, steps, made)
+        self._live, self._shown = live, _state(live, self._flat(seen, len(over)), device)
+        if live.actions is before.actions:
+            self._shown["actions"] = state["actions"]  # not copied to a GPU again
         return Outcome(
-            _state(self._live, self._flat(seen, len(made)), device),
+            self._shown,
             torch.from_numpy(reward.astype(np.float32))[:, None].to(device),
             torch.from_numpy(terminated)[:, None].to(device),
             torch.from_numpy(truncated)[:, None].to(device),
@@ -132,7 +185,9 @@ class Gymnasium:
 
     def _bring(self, state: State) -> Live:
         """Bring the copies to where a state is; most often they are there."""
-        wanted = Live(*(state[name].cpu().numpy() for name in ("seed", "steps", "actions")))
+        if self._live is not None and all(state[name] is each for name, each in self._shown.items()):
+            return self._live
+        wanted = Live(*(state[name].cpu().numpy() for name in _FIELDS))
         count = len(wanted.seeds)
         if self._vector is None or self._vector.num_envs != count:
             from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -140,33 +195,61 @@ class Gymnasium:
             with self._calls("making another copy"):
                 self._vector = SyncVectorEnv([self._make] * count, autoreset_mode=AutoresetMode.DISABLED)
             self._live = None
-        away = np.ones(count, np.bool_)
-        if self._live is not None:
-            made = np.arange(self.limit) < wanted.steps[:, None]
-            away = (self._live.seeds != wanted.seeds) | (self._live.steps != wanted.steps)
-            away |= ((self._live.actions != wanted.actions) & made).any(1)
+        live = self._live
+        away = np.array([live is None or not _is_same(live, wanted, row) for row in range(count)])
         if away.any():
-            shown = self._play_again(wanted, away)
+            shown, returns = self._play_again(wanted, away)
             expected = state["observation"].cpu().numpy()
             if not np.array_equal(shown[away], expected[away], equal_nan=True):
-                raise ConfigError(
-                    f"{self._at} does not show the same again after reset(seed=...) and the same actions, so that runs "
-                    "could not be resumed; take all random numbers from self.np_random and keep nothing over a reset"
-                )
+                raise self._forgets_nothing("does not show the same again")
+            if not np.array_equal(returns[away], wanted.returns[away]):
+                raise self._forgets_nothing("does not give the same rewards again")
         self._live = wanted
         return wanted
 
-    def _play_again(self, wanted: Live, away: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Bring the copies of `away` [n] to where a state is; return what all of them show, [n, D]."""
+    def _play_again(self, wanted: Live, away: NDArray[np.bool_]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Bring the copies of `away` [n] to where a state is; return what they show, [n, D], and their returns, [n]."""
         with self._calls("reset(seed=...)"):
             seen, _ = self._vector.reset(seed=wanted.seeds.tolist(), options={"reset_mask": away})
-        shown = self._flat(seen, len(away))
+        shown, returns = self._flat(seen, len(away)), np.zeros(len(away))
         for row in away.nonzero()[0]:
-            for action in wanted.actions[row, : wanted.steps[row]]:
+            for action in wanted.played(row):
                 with self._calls("step(action)"):
-                    last = self._vector.envs[row].step(action + self._start)[0]
+                    last, reward = self._vector.envs[row].step(action + self._start)[:2]
                 shown[row] = self._flat(last)
-        return shown
+                returns[row] += reward
+        return shown, returns
+
+    def _check_repeats(self) -> None:
+        """Play an episode twice and check that nothing is remembered over a reset.
+
+        Raises:
+            ConfigError: the second one is another one.
+        """
+        first, second = self._probe(), self._probe()
+        for what, one, other in zip(("show the same", "give the same rewards"), first, second, strict=True):
+            if not np.array_equal(one, other, equal_nan=True):
+                raise self._forgets_nothing(f"does not {what} again")
+
+    def _probe(self) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+        """Return observations, flattened, and rewards of the first steps of an episode."""
+        seen, rewards = [self._begin(0)], []
+        for step in range(_PROBED):
+            with self._calls("step(action)"):
+                last, reward, terminated, ended, _ = self._first.step(self._start + step % self.actions)
+                seen.append(np.array(last, dtype=np.float32).ravel())
+                rewards.append(float(reward))
+                over = bool(terminated or ended)
+            if over:
+                break
+        return np.concatenate(seen), np.array(rewards)
+
+    def _forgets_nothing(self, what: str) -> ConfigError:
+        return ConfigError(
+            f"{self._at} {what} after reset(seed=...) and the same actions, so that runs could not be resumed; take "
+            "all random numbers from self.np_random and keep nothing over a reset. In place of the wrappers "
+            "NormalizeReward and NormalizeObservation, set trainer.params.normalizeRewards and normalizeObservations"
+        )
 
     def _begin(self, seed: int) -> NDArray[np.float32]:
         """Return the first observation of an episode, [D]."""
@@ -219,6 +302,7 @@ def open_gymnasium(name: str, made: Callable[[], Any] | None, most_steps: int | 
         env = gymnasium.make(name, max_episode_steps=most_steps, disable_env_checker=True) if made is None else made()
         if made is not None and most_steps is not None:
             env = TimeLimit(env, most_steps)
+        env = _without_text(env, at)
         env = env if isinstance(env.observation_space, spaces.Box) else FlattenObservation(env)
         return _numbered(env)
 
@@ -235,6 +319,50 @@ def open_gymnasium(name: str, made: Callable[[], Any] | None, most_steps: int | 
             f"trainer.params.maxEpisodeSteps, at most {MOST_STEPS}"
         )
     return Gymnasium(make, limit, at)
+
+
+def _without_text(env: Any, at: str) -> Any:
+    """Return an environment that shows of a Dict only what is numbers, such as the image of MiniGrid.
+
+    Raises:
+        ConfigError: nothing is left.
+    """
+    from gymnasium import spaces
+    from gymnasium.wrappers import FilterObservation
+
+    space = env.observation_space
+    if not isinstance(space, spaces.Dict):
+        return env
+    words = [name for name, part in space.items() if not _has_numbers(part)]
+    if not words:
+        return env
+    numbers = [name for name in space if name not in words]
+    if not numbers:
+        raise ConfigError(
+            f"{at} has observations {space}, of which no part is numbers; wrap it so that they are a Box with numbers"
+        )
+    _say_once(
+        f"{at}: the policy sees {', '.join(numbers)} of the observations, and not {', '.join(words)}, which "
+        f"{'is' if len(words) == 1 else 'are'} not numbers"
+    )
+    return FilterObservation(env, numbers)
+
+
+def _has_numbers(space: Any) -> bool:
+    """Return whether the observations of a space are numbers, or can be flattened to them."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Text):
+        return False
+    try:
+        return spaces.flatdim(space) > 0
+    except (NotImplementedError, ValueError):  # classes of their own, and those without a size
+        return False
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    say(text)
 
 
 def _numbered(env: Any) -> Any:
@@ -261,10 +389,19 @@ def _numbered(env: Any) -> Any:
     return TransformAction(env, combination, spaces.Discrete(math.prod(sizes)))
 
 
+def _is_same(one: Live, other: Live, row: int) -> bool:
+    """Return whether a copy of two states is in the same episode after the same actions."""
+    same = one.seeds[row] == other.seeds[row] and one.steps[row] == other.steps[row]
+    return bool(same) and np.array_equal(one.played(row), other.played(row))
+
+
+# Of a state, in the order of `Live`.
+_FIELDS = ("seed", "steps", "returns", "older", "actions", "recent")
+
+
 def _state(live: Live, seen: NDArray[np.float32], device: torch.device) -> State:
+    fields = zip(_FIELDS, live, strict=True)
     return {
         "observation": torch.from_numpy(seen).to(device),
-        "seed": torch.from_numpy(live.seeds).to(device),
-        "steps": torch.from_numpy(live.steps).to(device),
-        "actions": torch.from_numpy(live.actions).to(device),
+        **{name: torch.from_numpy(each).to(device) for name, each in fields},
     }

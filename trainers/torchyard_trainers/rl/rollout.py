@@ -138,6 +138,7 @@ def evaluate_trajectory(
     running: Tensor,
     weights: Tensor,
     settings: Playing,
+    reward: Tensor | None = None,
 ) -> Rollout:
     """Compute values, advantages, targets and the summed facts of a trajectory.
 
@@ -148,6 +149,7 @@ def evaluate_trajectory(
         running: [n, A] return so far of the episodes that were unfinished before the first step.
         weights: [n] 1 for an environment, 0 for padding.
         settings: of the run.
+        reward: [T, n, A] that is learned from; None: that of the trajectory.
     """
     values = values_of(policy, torch.cat([trajectory.observation, environment.observe(trajectory.state)[None]]))
     value, following = values[:-1], values[1:]
@@ -155,7 +157,7 @@ def evaluate_trajectory(
         final = final_values(policy, trajectory.truncated, trajectory.final_observation)
         following = torch.where(trajectory.truncated, final, following)
     chosen = F.log_softmax(trajectory.logits, -1).gather(-1, trajectory.action[..., None])[..., 0]
-    judged = judge(trajectory, value, following, running=running, weights=weights, settings=settings)
+    judged = judge(trajectory, value, following, running=running, weights=weights, settings=settings, reward=reward)
     return Rollout(trajectory, chosen, *judged)
 
 
@@ -177,7 +179,14 @@ class Judged(NamedTuple):
 
 
 def judge(
-    trajectory: Rewards, value: Tensor, following: Tensor, *, running: Tensor, weights: Tensor, settings: Playing
+    trajectory: Rewards,
+    value: Tensor,
+    following: Tensor,
+    *,
+    running: Tensor,
+    weights: Tensor,
+    settings: Playing,
+    reward: Tensor | None = None,
 ) -> Judged:
     """Compute the advantages and targets of a trajectory, and its summed facts.
 
@@ -188,9 +197,10 @@ def judge(
         running: [n, A] return so far of the episodes that were unfinished before the first step.
         weights: [n] 1 for an environment, 0 for padding.
         settings: of the run.
+        reward: [T, n, A] that is learned from; None: that of the trajectory, of which returns are always sums.
     """
     advantage = advantages(
-        trajectory.reward,
+        trajectory.reward if reward is None else reward,
         value,
         following,
         trajectory.terminated,

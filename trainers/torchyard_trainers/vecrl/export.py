@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torchyard_trainers.core.export.program import CASES, Page, Program
 from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.rl.environment import Environment
+from torchyard_trainers.rl.normalization import MOST, Normalization
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.policy import STRIDES, Linear, Picture, Policy
 
@@ -94,5 +95,7 @@ def _described(name: str, layer: nn.Module) -> list[dict[str, Any]]:
         names = [f"{name}.convolutions.{number}" for number in range(len(layer.convolutions))]
         sizes = {"planes": layer.planes, "players": layer.players, "strides": STRIDES}
         return [{"kind": "picture", "convolutions": names, **sizes}]
+    if isinstance(layer, Normalization):
+        return [{"kind": "normalize", "name": name, "most": MOST}]
     assert isinstance(layer, nn.Tanh)
     return [{"kind": "tanh"}]

@@ -39,6 +39,17 @@ class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="came
         Annotated[int, Meta(ge=1, le=100_000)] | None,
         doc("gymnasium: steps after which an episode is cut off; default: those that are registered."),
     ] = None
+    normalize_observations: Annotated[
+        bool,
+        doc("Subtract the mean of all observations so far, divide by their deviation, and clip to 10 deviations."),
+    ] = False
+    normalize_rewards: Annotated[
+        bool,
+        doc(
+            "Learn from rewards divided by the deviation of discounted returns so far and clipped to 10; metrics have "
+            "the rewards of the environment."
+        ),
+    ] = False
     lr: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, doc("Learning rate of the first step.")] = None
     lr_final: Annotated[Share | None, doc("Learning rate after the last step; a straight line in between.")] = None
     model: Annotated[
@@ -78,6 +89,8 @@ class Settings(rl.PpoSettings, frozen=True, kw_only=True):
     view: int = 0
     arms: int = 0
     max_episode_steps: int | None = None
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
 
 
 METRICS = (*rl.METRICS, "evalReturn", "evalLength", "evalUntrained", "envStepsPerSecond")

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from torchyard_trainers.core.device import works_on_cpu
 from torchyard_trainers.rl.environment import Environment
+from torchyard_trainers.rl.normalization import Normalization
 from torchyard_trainers.vecrl.params import Settings
 
 CHANNELS = (16, 32, 32)
@@ -38,7 +39,7 @@ class Policy(nn.Module):
 def network(settings: Settings, environment: Environment, outputs: int, *, gain: float) -> nn.Sequential:
     """Build a network [B, A, D] -> [B, A, outputs] with orthogonal weights; `gain` is that of the last layer."""
     players = environment.agents if settings.policies == "independent" else 1
-    parts: list[nn.Module] = []
+    parts: list[nn.Module] = [Normalization(environment.observed)] if settings.normalize_observations else []
     inputs = environment.observed
     if settings.model == "cnn":
         assert environment.planes is not None

@@ -47,6 +47,7 @@ class VecRL(Workload):
         self.reads_values = True  # the facts of a rollout, before its first step
         own = ("environment", "seed", "horizon", "epochs", "minibatches", "policies", "grid", "agents", "food", "arms")
         own += ("max_episode_steps",) if settings.max_episode_steps is not None else ()
+        own += tuple(name for name in ("normalize_observations", "normalize_rewards") if getattr(settings, name))
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "vecrl",
             **{f"trainer.params.{name}": getattr(settings, name) for name in own},
@@ -209,7 +210,8 @@ class VecRL(Workload):
         settings, world = self.settings, session.world
         number, index = divmod(step, settings.steps_per_rollout)
         epoch, part = divmod(index, settings.minibatches)
-        (trajectory, log_probability, advantage, target, _, _), facts = self.collector.rollout
+        rollout, facts = self.collector.rollout
+        trajectory, log_probability, advantage, target = rollout[:4]
         length = settings.horizon // settings.minibatches
         rows = rows_of(world, environments)
         times = self._times(world, number * settings.epochs + epoch)[rows, part * length :][:, :length]

@@ -17,7 +17,7 @@ class ExportBundle(NamedTuple):
         weights: the unsharded state of the model, on the CPU.
         programs: the model's programs by name.
         expected: the outputs of each program's module on its recorded inputs.
-        page: its web page, if it has one.
+        page: its web page; None: no format needs it.
         facts: step, metrics and origin for the manifest.
     """
 
@@ -28,7 +28,9 @@ class ExportBundle(NamedTuple):
     facts: Mapping[str, Any]
 
 
-def prepare(work: Workload, weights: dict[str, Tensor], facts: Mapping[str, Any], *, programs: bool) -> ExportBundle:
+def prepare(
+    work: Workload, weights: dict[str, Tensor], facts: Mapping[str, Any], *, programs: bool, page: bool
+) -> ExportBundle:
     """Load the weights into a new model and record its outputs.
 
     Args:
@@ -36,6 +38,7 @@ def prepare(work: Workload, weights: dict[str, Tensor], facts: Mapping[str, Any]
         weights: of `state_dict()`, unsharded.
         facts: see `ExportBundle`.
         programs: whether a format needs the workload's programs.
+        page: whether a format needs its web page, which not every environment has.
     """
     if not programs:
         return ExportBundle(weights, {}, {}, None, facts)
@@ -44,8 +47,8 @@ def prepare(work: Workload, weights: dict[str, Tensor], facts: Mapping[str, Any]
     found = work.programs(model, CASES)
     for program in found.values():
         _check(program)
-    page = work.page() if isinstance(work, Playable) else None
-    return ExportBundle(weights, found, {name: record(program) for name, program in found.items()}, page, facts)
+    shown = work.page() if page and isinstance(work, Playable) else None
+    return ExportBundle(weights, found, {name: record(program) for name, program in found.items()}, shown, facts)
 
 
 def fresh_model(work: Workload, weights: dict[str, Tensor]) -> nn.Module:

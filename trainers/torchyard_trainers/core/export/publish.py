@@ -21,6 +21,7 @@ from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.export import hf
 from torchyard_trainers.core.export.bundle import ExportBundle, prepare
 from torchyard_trainers.core.export.formats import FORMATS
+from torchyard_trainers.core.export.program import Playable
 from torchyard_trainers.core.export.verify import ExportError
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.report import Reporter
@@ -63,7 +64,8 @@ def export(
 
     def write_all() -> None:
         programs = any(FORMATS[name].needs is not None for name in formats)
-        bundle = prepare(fresh(), whole, facts, programs=programs)
+        page = any(FORMATS[name].needs is Playable for name in formats)
+        bundle = prepare(fresh(), whole, facts, programs=programs, page=page)
         for name in formats:
             try:
                 _publish(bundle, name, root, session.reporter, verify=verify)

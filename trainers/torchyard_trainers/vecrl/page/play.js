@@ -14,6 +14,8 @@ const LAYERS = {
     }
     return output;
   },
+  normalize: ({ shift, scale, most }, input) =>
+    input.map((value, i) => Math.min(most, Math.max(-most, (value - shift.data[i]) * scale.data[i]))),
   tanh: (_, input) => input.map(Math.tanh),
   picture({ convolutions, strides, planes, players }, input, agent) {
     let [count, height, width] = planes;
@@ -45,7 +47,8 @@ const LAYERS = {
 };
 
 function network({ weights, page }) {
-  const named = (name) => ({ weight: weights[`${name}.weight`], bias: weights[`${name}.bias`] });
+  const part = (name) => (suffix) => [suffix, weights[`${name}.${suffix}`]];
+  const named = (name) => Object.fromEntries(["weight", "bias", "shift", "scale"].map(part(name)));
   const layers = page.layers.map(({ kind, name, convolutions, ...more }) => {
     const parts = convolutions ? { convolutions: convolutions.map(named) } : name ? named(name) : {};
     return (input, agent) => LAYERS[kind]({ ...parts, ...more }, input, agent);
