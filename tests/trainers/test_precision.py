@@ -5,6 +5,7 @@ import torch
 from tests.trainers.test_strategies import settings
 from torch import nn
 
+from torchyard_trainers.core.guard import Guard
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -23,7 +24,8 @@ class InfiniteSlope(Workload):
         return LossOutput((session.parallel.module.weight.sqrt() * batch.weights).sum(), {})
 
 
-def steps_until_divergence(name):
+def until_divergence(name):
+    """Return the steps before the one that diverged, and what the guard has counted of them."""
     module = nn.Linear(1, 1, bias=False)
     nn.init.zeros_(module.weight)
     world = World(0, 1, 0, torch.device("cpu"), grouped=False)
@@ -31,15 +33,18 @@ def steps_until_divergence(name):
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     session = Session(Parallel("single", module, module), precision, world, reporter, None)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    guard = Guard("fail")
     for step in range(100):
-        if optimize(InfiniteSlope(), session, optimizer, step, {}).fault:
+        totals = optimize(InfiniteSlope(), session, optimizer, step, {})
+        if totals.fault:
             assert module.weight.item() == 0
-            return step
+            return step, guard.metrics
+        guard.rolls_back(step + 1, totals.fault, overflowed=totals.overflowed)
     pytest.fail("trained on infinite gradients for 100 steps")
 
 
-def test_gradients_that_no_scale_makes_finite_end_as_divergence():
-    assert steps_until_divergence("fp16") == 16  # from scale 2**16, halved at each overflow
+def test_gradients_that_no_scale_makes_finite_end_as_divergence_and_every_overflow_is_counted():
+    assert until_divergence("fp16") == (16, {"skippedSteps": 16.0})  # from scale 2**16, halved at each overflow
 
 
 @pytest.mark.e2e
@@ -52,4 +57,4 @@ def test_an_overflow_in_one_ranks_shard_is_left_out_by_all_ranks(yard):
 
 
 def test_without_a_scaler_the_first_infinite_gradient_is_divergence():
-    assert steps_until_divergence("fp32") == 0
+    assert until_divergence("fp32") == (0, {})

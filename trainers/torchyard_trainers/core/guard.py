@@ -26,13 +26,20 @@ class Guard:
         self._in_a_row = 0
         self._rolled_back_from = 0
 
-    def rolls_back(self, step: int, fault: str) -> bool:
+    def rolls_back(self, step: int, fault: str, *, overflowed: bool = False) -> bool:
         """Return whether to roll back after a step with this fault ("": none).
+
+        Args:
+            step: finished steps.
+            fault: which value was not finite.
+            overflowed: gradients did in fp16, so that only the loss scale was changed; under every policy, such a step
+                counts as skipped.
 
         Raises:
             DivergedError: the run has failed.
         """
         if not fault:
+            self._skipped += overflowed
             self._in_a_row = 0
             return False
         if self._policy == "skip":

@@ -85,7 +85,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             with profiler.around(done):
                 totals = optimize(work, session, optimizer, step, flags, rehearse=rehearse, data=data)
             rehearse = False
-            if guard.rolls_back(done, totals.fault):
+            if guard.rolls_back(done, totals.fault, overflowed=totals.overflowed):
                 saver.wait()
                 fault = f"step {done}: {totals.fault}"
                 # What was prepared may be what was broken: prepare again.

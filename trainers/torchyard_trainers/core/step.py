@@ -24,6 +24,7 @@ class Totals:
     metrics: dict[str, float]
     flags: dict[str, bool]
     fault: str  # which value was not finite, so that no update was made; "" if none
+    overflowed: bool = False  # gradients did in fp16, so that the scaler made no update
 
 
 class Sums(NamedTuple):
@@ -107,7 +108,7 @@ def optimize(
     optimizer.zero_grad(set_to_none=True)
     on = dict(zip(flags, (count > 0 for count in counts[len(sums.names) :]), strict=True))
     fault = "" if sound else f"loss {metrics['loss']}, gradient norm {grad_norm}"
-    return Totals(metrics | {"gradNorm": grad_norm}, on, fault)
+    return Totals(metrics | {"gradNorm": grad_norm}, on, fault, sound and not math.isfinite(grad_norm))
 
 
 def micro_batches_of(work: Workload, session: Session, ids: Sequence[int]) -> list[Slots]:
