@@ -1,5 +1,6 @@
 """Write every generated file again from its source: `make generate`; with `--check`, name those that differ instead."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from torchyard.api.reference import reference_markdown
 from torchyard.api.values import BUILT_IN
 from torchyard.sweeps import reference as sweep_reference
 from torchyard.sweeps.crd import sweep_crd_yaml
+from torchyard.sweeps.schema import file_schema
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -26,6 +28,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield CHART_README, chart_readme()
     yield ROOT / "docs/reference/trainingjob.md", reference_markdown()
     yield ROOT / "docs/reference/trainingsweep.md", sweep_reference.reference_markdown()
+    yield ROOT / "docs/reference/schema.json", json.dumps(file_schema(), indent=1) + "\n"
     yield ROOT / "docs/reference/python-api.md", python_markdown()
     for name in BUILT_IN:
         # In a separate process, since the operator and the trainers never import each other.

@@ -40,7 +40,8 @@ def test_the_smallest_example_stays_small() -> None:
 
 
 def test_the_demo_runs_the_shipped_example() -> None:
-    assert EXAMPLE.read_bytes() == (EXAMPLES / "cvrp.yaml").read_bytes()
+    _for_editors, _, example = (EXAMPLES / "cvrp.yaml").read_text().partition("\n")
+    assert EXAMPLE.read_text() == example
 
 
 @pytest.mark.parametrize("script", ["train.py", "hf_train.py"])

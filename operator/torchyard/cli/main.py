@@ -61,6 +61,7 @@ COMMANDS: dict[str, Command] = {
     "demo": Command("demo", "Train a small model on two local nodes and show what it learned."),
     "operator": Command("operator", "Reconcile the TrainingJobs of a cluster until a signal ends it."),
     "crd": Command("operator", "Print the CustomResourceDefinitions of TrainingJob and TrainingSweep."),
+    "schema": Command("operator", "Print the JSON Schema of job and sweep files, for editors."),
     "completion": Command("completion", "Print the completion script of a shell."),
     "version": Command("operator", "Print the version."),
 }

@@ -1,9 +1,14 @@
-"""Structural schemas of a sweep, made from its models."""
+"""Structural schemas of a sweep, made from its models; the schema of all files that users write."""
 
 from functools import cache
+from typing import Any
 
+from torchyard.api.editor_schema import editor_schema
+from torchyard.api.resource import KIND as JOB_KIND
 from torchyard.api.schema import ANY, FORM, Schema, described, object_of, structural
-from torchyard.api.values import DNS_LABEL_PATTERN
+from torchyard.api.schema import object_schema as job_schema
+from torchyard.api.validation.schema_check import published_parameters
+from torchyard.api.values import BUILT_IN, DNS_LABEL_PATTERN
 from torchyard.sweeps.resource import KIND, MAX_SWEEP_NAME
 from torchyard.sweeps.spec import MAX_PARAMETERS, TrainingSweepSpec
 
@@ -28,3 +33,9 @@ def object_schema() -> Schema:
     """Return the schema of the whole object as people write it."""
     name = {"type": "string", "minLength": 1, "maxLength": MAX_SWEEP_NAME, "pattern": DNS_LABEL_PATTERN}
     return object_of(KIND, {**name, "description": "the name of the sweep"}, spec_schema())
+
+
+def file_schema() -> dict[str, Any]:
+    """Return the JSON Schema of job and sweep files, for editors."""
+    parameters = {name: published_parameters(name) or {} for name in BUILT_IN}
+    return editor_schema({JOB_KIND: job_schema(), KIND: object_schema()}, parameters)

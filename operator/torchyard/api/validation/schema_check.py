@@ -278,24 +278,25 @@ MAX_PARAMS_DEPTH, MAX_LOOKED_AT = 2, 8
 @cache
 def params_schema(trainer: str) -> Schema | None:
     """Return the schema of `trainer.params`; None for a trainer that publishes none."""
-    published = _published(trainer)
+    published = published_parameters(trainer)
     return structural(published) if published is not None else None
 
 
 def trainer_metrics(trainer: str) -> tuple[str, ...]:
     """Return the metrics that a built-in trainer reports; () for a trainer that publishes none."""
-    published = _published(trainer)
+    published = published_parameters(trainer)
     return tuple(published["x-metrics"]) if published is not None else ()
 
 
 def conditional_metrics(trainer: str) -> Mapping[str, Mapping[str, str]]:
     """Return what metrics of a built-in trainer depend on: by metric, a pattern for the value of each parameter."""
-    published = _published(trainer)
+    published = published_parameters(trainer)
     return published["x-metrics-with"] if published is not None else {}
 
 
 @cache
-def _published(trainer: str) -> dict[str, Any] | None:
+def published_parameters(trainer: str) -> dict[str, Any] | None:
+    """Return the JSON Schema of the parameters of a built-in trainer; None: it publishes none."""
     resource = files("torchyard.api") / "params" / f"{trainer}.json"
     if not resource.is_file():
         return None

@@ -155,6 +155,24 @@ def crd() -> int:
     return SUCCEEDED
 
 
+def schema_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `schema`."""
+
+
+def schema() -> int:
+    """Carry out `torchyard schema`.
+
+    `torchyard schema >torchyard.json` writes a file; editors with the YAML language server (VS Code, Neovim, IntelliJ)
+    use it for a job file whose first line is `# yaml-language-server: $schema=torchyard.json`.
+    """
+    import json
+
+    from torchyard.sweeps.schema import file_schema
+
+    print(json.dumps(file_schema(), indent=1))
+    return SUCCEEDED
+
+
 def version_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `version`."""
 
