@@ -29,7 +29,7 @@ _OWN_FAULT = re.compile(
 )
 _FATAL = "Fatal Python error: "
 # In the words of faulthandler; what Python itself says before it aborts differs.
-_FATAL_SIGNALS = {
+_FATAL_SIGNALS: Dict[int, str] = {
     signal.SIGSEGV: "Segmentation fault",
     signal.SIGABRT: "",
     signal.SIGBUS: "Bus error",

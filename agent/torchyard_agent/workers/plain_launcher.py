@@ -73,7 +73,7 @@ def run(spec: Dict[str, Any]) -> int:
         found = evidence.found(ages, rank, process.pid, code=code, alone=True)
         cause = found["rank"] if found is not None and is_whole(found.get("rank")) else rank
         watched = hooks.is_watched(run_dir, process.pid)
-        known = {"local_rank": 0, "pid": process.pid, "code": code, "time": now, "watched": watched}
+        known: Dict[str, Any] = {"local_rank": 0, "pid": process.pid, "code": code, "time": now, "watched": watched}
         failures.append(failure.record(rank=cause, found=found, **known))
     write(code, failures)
     return code

@@ -122,11 +122,10 @@ def _is_called_by_program() -> bool:
 
     The interpreter calls a hook when nothing else runs any more.
     """
-    frame: Optional[FrameType] = sys._getframe()  # noqa: SLF001 - the only way
-    name = ""
-    while frame is not None:
-        frame, name = frame.f_back, frame.f_code.co_name
-    return name in {"<module>", "_bootstrap"}  # of the main thread, of another one
+    outermost = sys._getframe()  # noqa: SLF001 - the only way
+    while outermost.f_back is not None:
+        outermost = outermost.f_back
+    return outermost.f_code.co_name in {"<module>", "_bootstrap"}  # of the main thread, of another one
 
 
 def _chain_exit() -> None:
