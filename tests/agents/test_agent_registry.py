@@ -254,7 +254,7 @@ def test_what_a_script_reports_is_made_safe(it):
     assert read.metrics["loss"] == 1.0
     assert len(read.metrics) == 64
     assert not {"text", "flag", "huge"} & set(read.metrics)
-    assert read.warnings[0] == "ab"
+    assert read.warnings[0] == "a b"
     assert len(read.warnings) <= 8
     assert read.checkpoint == {"step": 2, "path": "/x"}
     assert it.agent.exit.failure.rank is None

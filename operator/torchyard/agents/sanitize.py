@@ -44,9 +44,7 @@ _TEXTS_AND_LISTS = (
 
 S = TypeVar("S", bound=Struct)
 
-_CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0))) | dict.fromkeys(
-    (*map(ord, "\t\n\v\f\r"), 0x2028, 0x2029), " "
-)
+_CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0))) | dict.fromkeys((*b"\t\n\v\f", 0x2028, 0x2029), " ")
 
 
 def line(text: object, limit: int = MAX_LINE) -> str:
