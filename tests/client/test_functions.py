@@ -202,7 +202,7 @@ def train(count: np.ndarray, path=Path("x")) -> np.ndarray:
     """Uses a module, an alias and a class of the notebook's imports."""
     def inner(value):
         return js.dumps([value, str(path), str(OrderedDict(a=1)["a"])])
-    print(inner(len([each for each in range(count)])))
+    print(inner(len([each for each in range(count)])), __name__)
 '''
     from collections import OrderedDict
     from pathlib import Path
@@ -213,7 +213,7 @@ def train(count: np.ndarray, path=Path("x")) -> np.ndarray:
     job = requested(train, "cluster", arguments={"count": 4}).job
     assert "ty.job" not in job.spec.script
     done = executed(job, tmp_path)
-    assert done.stdout == '[4, "x", "1"]\n', done.stderr
+    assert done.stdout == '[4, "x", "1"] notebook\n', done.stderr
 
 
 def test_a_decorator_of_the_notebook_does_not_travel(monkeypatch):

@@ -16,6 +16,9 @@ from torchyard.client.backend import Notice
 from torchyard.client.errors import TorchYardError
 from torchyard.client.scripts import modules_beside
 
+_OF_MODULES = {"__name__", "__file__", "__doc__"}
+"""Names that the module of the job has, too."""
+
 
 def source_of_module(file: Path, function: str, backend: Backend, image: object, notice: Notice) -> str:
     """Read the module of a function.
@@ -61,7 +64,7 @@ def source_of_function(function: Callable[..., Any]) -> str:
         source = textwrap.dedent(inspect.getsource(function))
         tree = ast.parse(source)
     except (OSError, TypeError, SyntaxError) as error:
-        fix = "define it in a module or a notebook cell"
+        fix = "define it in a module, or in a notebook cell without a magic such as %%time"
         raise TorchYardError(f"the source of {function.__name__} is not known: {error}", fix) from error
     node = tree.body[0]
     if not isinstance(node, ast.FunctionDef) or len(tree.body) != 1:
@@ -123,7 +126,7 @@ def _free_names(node: ast.FunctionDef) -> set[str]:
     found = {symbol.get_name() for symbol in whole.get_symbols() if symbol.is_referenced() and not symbol.is_assigned()}
     for table in _tables(whole):
         found |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global() and symbol.is_referenced()}
-    return found - {node.name}
+    return found - {node.name} - _OF_MODULES
 
 
 def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:

@@ -23,7 +23,7 @@ from torchyard.client.backend import Notice, logged
 from torchyard.client.errors import TorchYardError
 from torchyard.client.local import named
 from torchyard.local.run import RunFolder, read_run
-from torchyard.local.runs import KEPT_ASIDE, Aside, RunBusyError, create_run, expire_runs
+from torchyard.local.runs import KEPT_ASIDE, Aside, OtherFolderError, RunBusyError, create_run, expire_runs
 
 
 class RequestedJob(NamedTuple):
@@ -65,6 +65,10 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
         kept = create_run(
             folder, job, wanted.folder, lambda before, aside: notice(set_aside(wanted.source, job, before, aside))
         )
+    except OtherFolderError as error:
+        if derived:  # another process took the name in between
+            return start(wanted, name, notice=notice)
+        raise TorchYardError(str(error).rstrip(".")) from error
     except RunBusyError as error:
         if error.pid != os.getpid():
             raise TorchYardError(str(error).rstrip(".")) from error

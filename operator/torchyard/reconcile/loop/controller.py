@@ -222,7 +222,7 @@ class Controller:
             return "refused"
         except Unavailable as error:
             self._queue.fail(key, at_least=error.retry_after)
-            self._log_once(key, f"the cluster does not answer, retrying: {error}")
+            self._log_once(key, f"a call failed, retrying: {error}")
             now = self._clock()
             since = self._failing[key].since if key in self._failing else now
             why = str(error)[:MAX_EVIDENCE]
