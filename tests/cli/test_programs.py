@@ -1,5 +1,6 @@
 """Which `torchrun` and `python` a run starts: those of the active environment, which may not be TorchYard's."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -128,3 +129,20 @@ def test_a_program_of_the_active_environment_runs_and_its_folder_is_named(torchy
     done = torchyard("run", "--name", "active", "--", "python", "-c", PRINTS)
     assert (done.returncode, done.stdout) == (0, "active\n"), done.stderr
     assert f"torchrun is that of {active}" in done.stderr
+
+
+@pytest.mark.e2e
+def test_emoji_reach_the_program_from_everywhere(torchyard: CommandLine) -> None:
+    torchyard.folder /= "földer 🎉"
+    torchyard.folder.mkdir()
+    source = "import json, os, sys; print(json.dumps(['🎉', *sys.argv, os.getcwd(), os.environ['X']]))"
+    (torchyard.folder / "spiel 🎉\u2028.py").write_text(source)
+    words = ["--name", "party", "--env", "X=🎉", "--", sys.executable, "spiel 🎉\u2028.py", "🎉\n\x85"]
+    assert torchyard("run", *words[:4], "--save", "job 🎉.yaml", *words[4:]).returncode == 0
+    done = torchyard("run", "job 🎉.yaml")
+    shown = ["🎉", "spiel 🎉\u2028.py", "🎉\n\x85", str(torchyard.folder), "🎉"]
+    assert json.loads(done.stdout) == shown, done.stderr
+    (torchyard.folder / "printed.yaml").write_text(torchyard("status", "party", "-o", "yaml").stdout)
+    torchyard.folder = torchyard.folder.parent
+    again = torchyard("run", "földer 🎉/printed.yaml", "--name", "again")
+    assert json.loads(again.stdout) == shown, again.stderr

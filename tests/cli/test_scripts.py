@@ -14,6 +14,7 @@ from torchyard.api.validation.validate import validate_file
 from torchyard.cli.commands.job_options import options_of, requested
 from torchyard.cli.main import parser_of
 from torchyard.cli.output import say
+from torchyard.client import start as start_module
 from torchyard.client.errors import TorchYardError
 from torchyard.client.start import RequestedJob, start
 from torchyard.local.run import read_run
@@ -220,6 +221,10 @@ def test_scripts_of_two_folders_do_not_share_a_run(here, tmp_path, monkeypatch, 
     second = start(asked("run", "train.py"), notice=say)
     assert (first.name, second.name) == ("train", "train-2")
     assert "a script of another folder has the name 'train'" in capsys.readouterr().err
+    assert start(asked("run", "train.py"), notice=say).name == "train-2"
+    names = iter([first])  # taken by another process after it was seen to be free
+    free = start_module._free_folder
+    monkeypatch.setattr(start_module, "_free_folder", lambda *words: next(names, None) or free(*words))
     assert start(asked("run", "train.py"), notice=say).name == "train-2"
     with pytest.raises(TorchYardError, match="belongs to"):
         start(asked("run", "train.py", "--name", "train"), "train", notice=say)
