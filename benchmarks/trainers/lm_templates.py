@@ -31,7 +31,8 @@ REASONS = {
     "which the prompt of generation lacks: both are learned here only",
 }
 SPECIAL = re.compile(
-    r"<[|｜][^<>\n'\"{}| ｜]{1,40}[|｜]>|<\|?/?[a-z_]{3,30}\|?>|</?think>|\[gMASK\]|<(?:start|end)_of_turn>|<[A-Z_|]+>"
+    r"<[|\uff5c][^<>\n'\"{}| \uff5c]{1,40}[|\uff5c]>|<\|?/?[a-z_]{3,30}\|?>|</?think>|\[gMASK\]|<(?:start|end)_of_turn>"
+    r"|<[A-Z_|]+>"
 )
 MARKS = re.compile(r"\{%(-?)\s*(end)?generation\s*(-?)%\}")
 
@@ -53,7 +54,7 @@ THOUGHT = "<think>\nI think\n</think>\n\n"
 TURNS: Mapping[str, Sequence[Any]] = {
     "one": [user("hi you"), says("yo man")],
     "several": [user("hi you"), says("yo man"), user("and"), says("ok then"), user("so"), says(" the end ")],
-    "system": [{"role": "system", "content": "Be brief."}, user("hi you"), says("yo man"), user("and"), says("ok then")],
+    "system": [{"role": "system", "content": "Be brief."}, user("hi you"), says("yo man"), user("and"), says("ok")],
     "thoughts": [user("hi you"), says(f"{THOUGHT}yo man"), user("and"), says(f"{THOUGHT}ok then")],
 }
 WITH_CALLS: Mapping[str, Sequence[Any]] = {
@@ -98,7 +99,8 @@ def theirs(template: str, messages: Any, process: TemplateProcess) -> Learned | 
         found = tokenizer.apply_chat_template(suited, return_dict=True, return_assistant_tokens_mask=True)
     except Exception:  # noqa: BLE001 - a template raises anything
         return None
-    return Learned(tokenizer.convert_ids_to_tokens(found["input_ids"]), [bool(each) for each in found["assistant_masks"]])
+    learned = [bool(each) for each in found["assistant_masks"]]
+    return Learned(tokenizer.convert_ids_to_tokens(found["input_ids"]), learned)
 
 
 def unmarked(template: str) -> str:
@@ -135,7 +137,8 @@ def compare(name: str, marked: str, process: TemplateProcess) -> str:
             # GLM's last turn has a token more, which TRL's template writes.
             sys.exit(f"{name}, {title}: other tokens: {found.tokens} and {wanted.tokens}")
         run = ""
-        for token, here, there in zip([*found.tokens, ""], [*found.learned, False], [*wanted.learned, False], strict=True):
+        columns = [*found.tokens, ""], [*found.learned, False], [*wanted.learned, False]
+        for token, here, there in zip(*columns, strict=True):
             if here and not there:
                 sys.exit(f"{name}, {title}: learned here only: {token}")
             if there and not here:

@@ -153,6 +153,11 @@ def test_the_answer_of_another_turn_is_not_taken_for_a_turn(process):
             TALK,
             "the chat template ends it in another way when others follow; mark the turns in chat_template.jinja with",
         ),
+        (
+            EMPTY_THOUGHTS,
+            [ASK, {"role": "assistant", "content": "", "reasoning_content": "hm"}],
+            "turn 2 whose place is not certain: the chat template leaves its content out",
+        ),
     ],
 )
 def test_a_turn_whose_place_is_not_certain_is_refused_by_what_the_template_does(process, template, messages, message):
@@ -213,6 +218,22 @@ def test_space_beside_special_tokens_belongs_to_the_turn_that_it_is_in(process):
                 assert not {"<user>", "<model>", "h", "a"} & set(counted)
 
 
+def test_a_template_that_writes_the_date_is_rendered_again_after_midnight(process):
+    class Night:
+        day = "1"
+
+        def render(self, arguments):
+            day = self.day
+            if arguments["conversations"] == [TALK]:  # after the whole conversation, before its parts
+                self.day = "2"
+            template = "{% set day = '" + day + "' %}" + arguments["chat_template"]
+            return process.render({**arguments, "chat_template": template})
+
+    tokenizer = byte_level(SPECIAL, "{{ day }}" + RETURNS)
+    chat, night = Chat(tokenizer, Night()), "2<tool>user:hi<end><tool>assistant[<call>final:yo<end>]<tool>"
+    assert shown(tokenizer, *chat.turns(TALK)).startswith(night)
+
+
 def test_what_ends_turns_ends_answers(process):
     tools = CALLS + "{{ '<return>' if m.tool_calls else '<end>' }}"
     for template, ends in {
@@ -255,9 +276,10 @@ def test_calls_are_written_once_by_templates_that_take_objects_or_text(process, 
     )
     for given in (ARGUMENTS, AS_TEXT):
         call = {"type": "function", "id": None, "function": {"name": "sky", "arguments": given}}
-        messages = [ASK, {"role": "assistant", "content": None, "tool_calls": [call, call]}]
+        ask = ASK | {"content": str(ARGUMENTS)}
+        messages = [ask, {"role": "assistant", "content": None, "tool_calls": [call, call]}]
         written = f"<call>sky{AS_TEXT}" * 2
-        assert turns(process, template, messages) == f"<user>hi<end><model>[{written}<end>]"
+        assert turns(process, template, messages) == f"<user>{ARGUMENTS}<end><model>[{written}<end>]"
 
 
 def test_what_files_of_columns_fill_with_nulls_is_not_in_calls_and_tools():

@@ -40,27 +40,28 @@ class Form(NamedTuple):
 FORMS = [Form(as_text, content) for as_text in (False, True) for content in (_MISSING, "", None)]
 
 
-def form_of(messages: Sequence[Message], render: Callable[[Sequence[Message]], str], first: Form = FORMS[0]) -> Form:
+def form_of(messages: Sequence[Message], render: Callable[[Sequence[Message]], str]) -> Form:
     """Return the form of calls that a template writes all of.
 
     Args:
         messages: with calls.
         render: renders messages.
-        first: the form to try before the others.
 
     Raises:
         BadRecordError: the template takes none.
     """
     errors: list[BadRecordError] = []
     leaves_out = False
-    for form in (first, *(each for each in FORMS if each != first)):
+    for form in FORMS:  # always in this order: a record is encoded alike whatever was encoded before
         marked, marks = _marked(form.applied(messages))
         try:
             text = render(marked)
         except BadRecordError as error:
             errors.append(error)
             continue
-        if all(mark in text for mark in marks) and not any(wrong in text for wrong in _miswritten(messages)):
+        contents = "\0".join(str(each.get("content")) for each in messages)
+        wrong = any(text.count(each) > contents.count(each) for each in _miswritten(messages))
+        if all(mark in text for mark in marks) and not wrong:
             return form
         leaves_out = True
     if errors and not leaves_out:

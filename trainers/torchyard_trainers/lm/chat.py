@@ -8,7 +8,7 @@ from typing import Any
 
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.lm.calls import FORMS, form_of
+from torchyard_trainers.lm.calls import form_of
 from torchyard_trainers.lm.endings import Ending, ending_of
 from torchyard_trainers.lm.messages import ASSISTANT, Message, is_silent
 from torchyard_trainers.lm.templates import Rendered, TemplateProcess
@@ -26,7 +26,6 @@ class Chat:
         """Use a tokenizer of `transformers`, and a process that renders; None: a new one."""
         self._tokenizer = tokenizer
         self._process = process or TemplateProcess()
-        self._form = FORMS[0]
         self._used = self._leaves_thoughts_out = False
 
     def check(self) -> None:
@@ -116,8 +115,16 @@ class Chat:
     def _compared(self, messages: Sequence[Message], chosen: Sequence[int], tools: Any) -> tuple[str, list[Span]]:
         """Return a text and the spans in it of the chosen turns."""
         found = self._turns_of(messages, tools)
+        try:
+            turns = [found.span(number) for number in chosen]
+        except BadRecordError:
+            again = self._turns_of(messages, tools)
+            if again.text == found.text:
+                raise
+            found = again  # some templates write the date, and it was midnight
+            turns = [found.span(number) for number in chosen]
         text = found.text + self._lacking(messages, found.text, tools)
-        spans = [self._ended(text, found.span(number)) for number in chosen]
+        spans = [self._ended(text, turn) for turn in turns]
         for number, (begin, end) in zip(chosen, spans, strict=True):
             if messages[number].get("tool_calls"):
                 self._check_calls_end(number, text[begin:end])
@@ -245,8 +252,7 @@ class Chat:
         """Return messages with calls of functions as the template takes them."""
         if not any(each.get("tool_calls") for each in messages):
             return messages
-        self._form = form_of(messages, lambda each: self._rendered(each, opens=False, tools=tools), self._form)
-        return self._form.applied(messages)
+        return form_of(messages, lambda each: self._rendered(each, opens=False, tools=tools)).applied(messages)
 
     def _template(self, tools: Any) -> str:
         template: str = self._tokenizer.get_chat_template(tools=tools)

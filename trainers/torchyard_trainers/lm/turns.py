@@ -62,12 +62,20 @@ class Turns:
         until = self._rendered(number + 1, opens=False)
         before = self._prompt(number)
         if before is not None and self.text.startswith(before.text) and self.text.startswith(until.text):
-            return Span(len(before.text), len(until.text))
+            span = Span(len(before.text), len(until.text))
+            if self._says(span, number) or self._content(self._whole, number) is not None:
+                return span
         content = self._content(self._whole, number)
         if content is None:
             raise _hidden(number, "leaves its content out")
         begin = self._begin(number, before, content)
         return Span(begin, self._end(number, before, until, content))
+
+    def _says(self, span: Span, number: int) -> bool:
+        """Return whether a turn is written as it is; thoughts before the answer may be left out."""
+        message = self._messages[number]
+        said = str(message.get("content") or next((message[name] for name in REASONING if message.get(name)), ""))
+        return bool(message.get("tool_calls")) or said.rpartition("</think>")[2].strip() in self.text[slice(*span)]
 
     def _prompt(self, number: int) -> Rendering | None:
         """Return what is rendered before a turn; None: the template renders nothing without messages."""
@@ -124,7 +132,7 @@ class Turns:
         """Return where the prompt of generation itself begins, behind the messages."""
         try:
             plain = self._rendered(number, opens=False).text
-        except BadRecordError:  # some templates take no conversation that nobody answers
+        except BadRecordError:  # some templates take no conversation without an answer
             return 0
         return self._common(before.text, plain)
 
@@ -192,7 +200,7 @@ def _mark(text: str) -> str:
 
 
 def _exchanged(message: Message, mark: str) -> tuple[Message, int]:
-    """Return a message that says a mark in place of what it says, and how often it does."""
+    """Return a message that says a mark in place of its content, and the number of marks."""
     if isinstance(message.get("content"), str) and message["content"].strip():
         return {**message, "content": mark}, 1
     if calls := message.get("tool_calls"):
