@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from tokenizers import Regex, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError, DataError
+from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, within_positions
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.records import Encoder
@@ -320,11 +322,11 @@ def test_bad_records_end_the_job_with_their_place_or_are_skipped_and_counted(tok
     rows = [{"prompt": f"{number}", "completion": "x"} for number in range(20)]
     rows[7] = {"prompt": "7"}
     path, check = write(tmp_path / "d.jsonl", rows), write(tmp_path / "v.jsonl", rows[:5])
-    data = opened(tokenizer, data=[path], validation=[check])
-    with pytest.raises(DataError, match=r"^d\.jsonl, line 8: field 'completion' is missing"):
-        data.train.read(range(20))
+    with pytest.raises(DataError, match=r"^d\.jsonl, line 8: field 'completion' is missing.*the only one of 20 records"):
+        opened(tokenizer, data=[path], validation=[check])
     data = opened(tokenizer, data=[path], validation=[check], badRecords="skip")
-    assert (len(data.train), data.skipped) == (19, 1)
+    assert (len(data.train), data.metrics["skippedRecords"]) == (19, 1)
+    assert "of 25 records, 1 cannot be used and are skipped (d.jsonl, line 8: field 'completion' is" in data.note
     assert "7" not in prompts(data.train)
     single = write(tmp_path / "single.jsonl", rows[:1])
     with pytest.raises(DataError, match=r"^single\.jsonl, line 1: is the only record of its set, and one of a set"):
@@ -332,6 +334,30 @@ def test_bad_records_end_the_job_with_their_place_or_are_skipped_and_counted(tok
     few = write(tmp_path / "few.jsonl", [{"prompt": "0", "completion": "x"}, *({"prompt": "x"} for _ in range(19))])
     with pytest.raises(DataError, match=r"^of the records that are held out to evaluate, none of the 1 records can be"):
         opened(tokenizer, data=[few], badRecords="skip")
+
+
+def test_long_texts_become_windows_and_no_token_is_lost(tokenizer, tmp_path):
+    rows = [{"text": letter * size} for letter, size in (("a", 50), ("b", 7), ("c", 16), ("d", 33))]
+    path, check = write(tmp_path / "t.jsonl", rows), write(tmp_path / "v.jsonl", rows[:1])
+    data = opened(tokenizer, data=[path], validation=[check], maxLength=16)
+    learned = [batch["labels"][batch["labels"] != IGNORE] for batch in map(data.train.read, [[i] for i in range(9)])]
+    assert (len(data.train), len(data.held_out)) == (4 + 1 + 1 + 3, 4)
+    expected = [token for row in rows for token in [*tokenizer(row["text"])["input_ids"][1:], tokenizer.eos_token_id]]
+    assert torch.cat(learned).tolist() == expected
+    assert (data.metrics["lostTokenFraction"], data.note) == (0.0, "")
+    data = opened(tokenizer, data=[path], validation=[check], maxLength=16, truncation="end")
+    assert (len(data.train), data.metrics["truncatedRecords"]) == (4, 3)
+    assert data.metrics["lostTokenFraction"] == pytest.approx((34 + 17 + 34) / (50 + 7 + 16 + 33 + 50))
+    assert "3 have more than trainer.params.maxLength: 16 tokens and are cut, which loses 54.5 % of all" in data.note
+
+
+def test_a_prompt_that_is_too_long_is_skipped_and_counted(tokenizer, tmp_path):
+    rows = [{"prompt": "x" * size, "completion": "y"} for size in (3, 40, 5, 16)]
+    path, check = write(tmp_path / "p.jsonl", rows), write(tmp_path / "v.jsonl", rows[:1])
+    for method in ("grpo", "sft"):
+        data = opened(tokenizer, data=[path], validation=[check], maxLength=20, method=method)
+        assert (len(data.train), data.metrics["skippedRecords"]) == (3, 1)
+        assert "of 5 records, 1 have prompts of more than trainer.params.maxLength: 20 tokens and are skip" in data.note
 
 
 def test_of_mixed_sets_the_records_with_prompts_are_completed(tokenizer, tmp_path):

@@ -6,11 +6,13 @@ import os
 import pytest
 import torch
 
-from torchyard_trainers.core.data import samples
+from torchyard_trainers.core.data import scan as scanning
 from torchyard_trainers.core.data.loader import Loader
 from torchyard_trainers.core.data.opening import open_rows
-from torchyard_trainers.core.data.rows import field_of
-from torchyard_trainers.core.data.samples import Samples, scan
+from torchyard_trainers.core.data.rows import TooLongError, field_of
+from torchyard_trainers.core.data.mixture import Concatenated, Mixture, hold_out
+from torchyard_trainers.core.data.samples import Samples, Windows
+from torchyard_trainers.core.data.scan import Size, scan
 from torchyard_trainers.core.data_wait import DataWait
 from torchyard_trainers.core.exits import DataError, StorageError
 
@@ -41,7 +43,7 @@ def test_a_bad_record_is_named_with_file_line_and_field(found):
 
 @pytest.mark.parametrize("processes", [0, 2])
 def test_a_scan_names_the_first_bad_record_or_skips_and_counts_all(found, tmp_path, processes, monkeypatch):
-    monkeypatch.setattr(samples, "CHUNK", 2)
+    monkeypatch.setattr(scanning, "CHUNK", 2)
     with pytest.raises(DataError, match=r"^t.jsonl, line 3: field 'text' is missing"):
         scan(found, encode, len, processes=processes, cache=tmp_path / "cache")
     result = scan(found, encode, len, skip_bad=True, processes=processes, cache=tmp_path / "cache")
@@ -69,7 +71,8 @@ def test_a_scan_is_made_once_for_a_content_and_an_encoding(found, tmp_path):
     assert len(calls) == 5
     assert again.lengths.tolist() == first.lengths.tolist()
     assert again.problems == first.problems
-    with pytest.raises(DataError, match=r"line 3: field 'text' is missing.* \(2 of 5 records cannot be used\)"):
+    words = r"line 3: field 'text' is missing.* \(2 of 5 records cannot be used; .* The next ones: t.jsonl, line 5: "
+    with pytest.raises(DataError, match=words):
         scan(found, counted, len, encoding="letters", cache=tmp_path / "cache")
     scan(found, counted, len, encoding="words", **options)
     assert len(calls) == 10
@@ -78,6 +81,72 @@ def test_a_scan_is_made_once_for_a_content_and_an_encoding(found, tmp_path):
     scan(found, counted, len, encoding="letters", **options)
     scan(found, counted, len, encoding="words", **options)
     assert len(calls) == 15
+
+
+def letters(tmp_path, *texts):
+    (tmp_path / "w.jsonl").write_text("".join(json.dumps({"text": each}) + "\n" for each in texts))
+    return open_rows([str(tmp_path / "w.jsonl")])
+
+
+def test_a_long_record_becomes_windows_that_have_every_token_once(tmp_path):
+    found = letters(tmp_path, "abcdefg", "hi", "jklmno")
+    result = scan(found, encode, len, cache=tmp_path)
+    windows = Windows(3, lambda sample, number: sample[3 * number : 3 * number + 3])
+    source = Samples(found, encode, collate, scan=result, windows=windows)
+    assert list(source.lengths()) == [3, 3, 1, 2, 3, 3]
+    read = source.read([5, 0, 1, 2, 3, 4])
+    assert "".join(chr(each) for part in read[1:] + read[:1] for each in part) == "abcdefghijklmno"
+    assert source.row(2) == {"text": "abcdefg"}
+    whole = Samples(found, encode, collate, scan=result)
+    assert source.fingerprint != whole.fingerprint
+    long = Windows(9, lambda sample, number: sample)
+    assert Samples(found, encode, collate, scan=result, windows=long).fingerprint == whole.fingerprint
+
+
+def test_a_record_that_is_too_long_is_skipped_and_counted_and_one_that_is_cut_is_counted(tmp_path):
+    def sample(row):
+        if len(row["text"]) > 6:
+            raise TooLongError("text", "is too long", len(row["text"]))
+        return encode(row)[:4]
+
+    def size(each):
+        return Size(len(each), 1 if len(each) == 4 else 0)
+
+    found = letters(tmp_path, "abcdefg", "hi", "jklmn")
+    result = scan(found, sample, size, cache=tmp_path)
+    assert (result.bad, result.too_long, result.truncated, result.lost_tokens) == (0, 1, 1, (1, 7))
+    assert Samples(found, sample, collate, scan=result).read([0, 1]) == [[104, 105], [106, 107, 108, 109]]
+
+
+def test_parts_and_mixtures_of_a_file_are_scanned_once_and_in_its_own_order(tmp_path):
+    read = []
+
+    def counted(row):
+        read.append(row["text"])
+        return encode(row)
+
+    texts = ["x" * (1 + number % 7) for number in range(40)]
+    found = letters(tmp_path, *texts)
+    train, held = hold_out(found, 10, 3)
+    for rows in (train, held, Mixture([train, held], [1, 1]), Concatenated([held, train])):
+        result = scan(rows, counted, len, cache=tmp_path / "cache")
+        assert result.lengths.tolist() == [len(rows.row(index)["text"]) for index in range(len(rows))]
+    assert read == texts
+
+
+def test_a_pass_in_which_the_first_records_are_all_bad_ends_early(tmp_path, monkeypatch):
+    monkeypatch.setattr(scanning, "CHUNK", 3)
+    found = letters(tmp_path, *range(9))
+    with pytest.raises(DataError, match=r"line 1: field 'text' is a number.* \(so are the 2 records after it\)"):
+        scan(found, encode, len, cache=tmp_path)
+
+
+def test_a_long_pass_reports_its_progress(tmp_path, monkeypatch):
+    monkeypatch.setattr(scanning, "CHUNK", 2)
+    monkeypatch.setattr(scanning, "QUIET_SECONDS", -1.0)
+    lines = []
+    scan(letters(tmp_path, *"abcde"), encode, len, cache=tmp_path, report=lines.append)
+    assert [line[:32] for line in lines][0::2] == ["checking records: 2 of 5, 40 %, ", "checking records: 5 of 5, 100 %,"]
 
 
 def test_data_without_a_usable_record_is_an_error(tmp_path):

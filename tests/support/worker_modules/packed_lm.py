@@ -9,7 +9,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torchyard_trainers.core.data.opening import open_rows
 from torchyard_trainers.core.data.packing import concatenated
 from torchyard_trainers.core.data.rows import field_of
-from torchyard_trainers.core.data.samples import Samples, scan
+from torchyard_trainers.core.data.samples import Samples
+from torchyard_trainers.core.data.scan import scan
 from torchyard_trainers.core.parameters import read
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
 

@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,16 @@ from torchyard_trainers.core.data.mixture import Concatenated, Mixture, hold_out
 from torchyard_trainers.core.data.opening import open_rows
 from torchyard_trainers.core.data.packing import concatenated
 from torchyard_trainers.core.data.rows import BadRecordError, Rows
-from torchyard_trainers.core.data.samples import Samples, scan
+from torchyard_trainers.core.data.samples import Samples, Windows
+from torchyard_trainers.core.data.scan import Scan, Size, scan
 from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.sampler import order_key, samples_of_step
 from torchyard_trainers.lm.batches import Batch
 from torchyard_trainers.lm.chat import Chat
 from torchyard_trainers.lm.prompts import Prompts
-from torchyard_trainers.lm.records import Document, Encoder, Example, Prompt
+from torchyard_trainers.lm.records import Document, Encoder, Example, Prompt, window_of
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import EVALUATION_SEED
 
@@ -41,9 +43,9 @@ class Datasets:
     Attributes:
         train: read ahead by the loop, or by rollouts; None: the files only evaluate.
         held_out: lists of examples.
-        skipped: records that cannot be used, if they are skipped.
         turn_ends: tokens that end turns of the assistant, if there are conversations.
         notes: sentences for the log.
+        scans: of the records that evaluate and of those that train.
     """
 
     def __init__(self, settings: Settings, tokenizer: Any, vocabulary: int, *, tokens_of: str) -> None:
@@ -65,7 +67,8 @@ class Datasets:
         chat = Chat(tokenizer)
         encoder = Encoder(settings, tokenizer, vocabulary, chat=chat)
         held_out, train = _opened(settings)
-        self.skipped = 0
+        self.scans: list[Scan] = []
+        self._vocabulary = vocabulary
         sets = [each for each in (train, held_out) if each is not None]
         self.turn_ends = encoder.turn_ends if any(_converses(encoder, rows) for rows in sets) else ()
         self.train = None if train is None else self._samples(train, encoder, Collate(settings, self._pad))
@@ -83,13 +86,55 @@ class Datasets:
         settings = self._settings
         with suppress(BadRecordError, DataError):
             encoder(rows.row(0))  # what is wrong with the tokenizer is found here, not in a worker process
-        found = None
-        if settings.bad_records == "skip" or settings.packs:
-            processes = 0 if len(rows) <= SCANNED_HERE else min(8, os.cpu_count() or 1)
-            skip_bad = settings.bad_records == "skip"
-            found = scan(rows, encoder, length_of, skip_bad=skip_bad, encoding=self._encoding, processes=processes)
-            self.skipped += found.bad
-        return Samples(rows, encoder, collate, encoding=self._encoding, scan=found)
+        found = scan(
+            rows,
+            encoder,
+            size_of,
+            skip_bad=settings.bad_records == "skip",
+            encoding=f"{self._encoding}/windows={settings.text_windows}",
+            processes=0 if len(rows) <= SCANNED_HERE else min(8, os.cpu_count() or 1),
+            report=say,
+            vocabulary=self._vocabulary if settings.method == "sft" else None,
+            fix="correct them, or set trainer.params.badRecords: skip",
+        )
+        self.scans.append(found)
+        windows = Windows(settings.max_length, partial(window_of, length=settings.max_length))
+        return Samples(
+            rows,
+            encoder,
+            collate,
+            encoding=self._encoding,
+            scan=found,
+            windows=windows if settings.text_windows else None,
+        )
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Records that are not used or lose tokens, and the share of all tokens that they lose."""
+        lost, every = (sum(each) for each in zip(*(each.lost_tokens for each in self.scans), strict=True))
+        return {
+            "skippedRecords": float(sum(each.bad + each.too_long for each in self.scans)),
+            "truncatedRecords": float(sum(each.truncated for each in self.scans)),
+            "lostTokenFraction": lost / every if every else 0.0,
+        }
+
+    @property
+    def note(self) -> str:
+        """What the log says about records that are not used or not whole; "" if all are."""
+        records, settings = sum(len(each.lengths) for each in self.scans), self._settings
+        bad, long = (sum(getattr(each, name) for each in self.scans) for name in ("bad", "too_long"))
+        lost, cut = self.metrics["lostTokenFraction"], int(self.metrics["truncatedRecords"])
+        parts = [f"{bad} cannot be used and are skipped ({self.scans[0].problems[0]})"] if bad else []
+        if long:
+            parts.append(
+                f"{long} have prompts of more than trainer.params.maxLength: {settings.max_length} tokens and are skipped"
+            )
+        if cut:
+            parts.append(
+                f"{cut} have more than trainer.params.maxLength: {settings.max_length} tokens and are cut, which loses "
+                f"{100 * lost:.3g} % of all tokens; raise it"
+            )
+        return f"trainer.params.data: of {records} records, {'; '.join(parts)}" if parts else ""
 
     @property
     def fingerprint(self) -> str:
@@ -179,10 +224,15 @@ def _known(ids: Sequence[int] | Tensor) -> list[int]:
     return list(range(len(ids))) if isinstance(ids, FakeTensor) else torch.as_tensor(ids).tolist()
 
 
-def length_of(example: Example) -> int:
-    """Return the tokens that the model reads of an example, at least 1."""
-    parts = [len(each.tokens) - 1 for each in (example.document, example.rejected) if each is not None]
-    return max([*parts, len(example.prompt.tokens) if example.prompt is not None else 1])
+def size_of(example: Example) -> Size:
+    """Return the tokens that the model reads of an example, at least 1, and those that were cut off."""
+    documents = [each for each in (example.document, example.rejected) if each is not None]
+    parts = [len(each.tokens) - 1 for each in documents]
+    lost = sum(each.lost for each in documents)
+    if example.prompt is not None:
+        parts.append(len(example.prompt.tokens))
+        lost += example.prompt.lost
+    return Size(max([*parts, 1]), lost)
 
 
 class Collate:

@@ -117,7 +117,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     ] = None
     truncation: Annotated[
         Literal["end", "start", "none"] | None,
-        doc("data: what a longer sample loses; none: it is a bad record. grpo, ppo: none by default, else end."),
+        doc(
+            "data: what a longer sample loses; none: it is a bad record. By default texts of sft become several "
+            "samples, other samples of sft and dpo lose their end, and prompts of grpo and ppo are skipped and counted."
+        ),
     ] = None
     train_on: Annotated[
         Literal["completions", "last", "all"] | None,

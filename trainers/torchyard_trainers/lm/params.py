@@ -30,6 +30,7 @@ METRICS = (
     "exactMatchSupervised",
     "exactMatchUntrained",
     "kl",
+    "lostTokenFraction",
     "perplexity",
     "preferenceAccuracy",
     "reward",
@@ -39,6 +40,7 @@ METRICS = (
     "skippedRecords",
     "tokens",
     "truncatedFraction",
+    "truncatedRecords",
     "valueLoss",
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
@@ -165,6 +167,7 @@ def _of_files(params: Params, chosen: dict[str, Any], values: dict[str, Any], pa
     """Check the fields of data from files, and fill in those that are not set."""
     _check_files(params, chosen, sets=len(params.data or ()), budget=parallelism.micro_batch_tokens)
     reinforced = params.method in _RL
+    values["text_windows"] = params.method == "sft" and params.truncation is None
     values.setdefault("truncation", "none" if reinforced else "end")
     values["max_length_is_default"] = params.max_length is None
     values.setdefault("max_length", 512 if reinforced else 1024)

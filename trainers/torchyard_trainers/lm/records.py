@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchyard_trainers.core.data.rows import BadRecordError, Row, field_of
+from torchyard_trainers.core.data.rows import BadRecordError, Row, TooLongError, field_of
 from torchyard_trainers.lm.chat import Chat
 from torchyard_trainers.lm.columns import JOIN, suggested, with_joined
 from torchyard_trainers.lm.fields import FIELDS
@@ -16,10 +16,11 @@ from torchyard_trainers.lm.tokens import begun, check_known, encoded, ended, pre
 
 
 class Document(NamedTuple):
-    """Tokens of a sample, and which of them the model learns to say: [T] each."""
+    """Tokens of a sample, which of them the model learns to say ([T] each), and how many were cut off."""
 
     tokens: Sequence[int]
     learned: Sequence[bool]
+    lost: int = 0
 
 
 class Prompt(NamedTuple):
@@ -28,6 +29,7 @@ class Prompt(NamedTuple):
     text: str
     tokens: Sequence[int]
     row: dict[str, Any]
+    lost: int = 0  # tokens that were cut off
 
 
 class Example(NamedTuple):
@@ -124,7 +126,11 @@ class Encoder:
         if not text:
             raise BadRecordError(self._names["text"], "is empty")
         tokens = self._ended(self._begun(self._plain(text, self._names["text"]), "text"), "text")
-        return self._fitted(Document(tokens, [True] * len(tokens)), self._names["text"])
+        document = Document(tokens, [True] * len(tokens))
+        if self._settings.text_windows:
+            check_known(self._tokenizer, tokens, self._vocabulary, self._names["text"])
+            return document
+        return self._fitted(document, self._names["text"])
 
     def _windows(self, tokens: Any) -> Document:
         if (method := self._settings.method) != "sft":
@@ -225,7 +231,8 @@ class Encoder:
                 raise BadRecordError(self._names[kind], "does not end with an answer, which sftSteps train on")
             document = self._answered(row, kind)
         if len(prompt.tokens) > self._settings.max_length:
-            prompt = prompt._replace(tokens=self._cut(prompt.tokens, self._settings.max_length, self._names["prompt"]))
+            cut = self._cut(prompt.tokens, self._settings.max_length, self._names["prompt"])
+            prompt = prompt._replace(tokens=cut, lost=len(prompt.tokens) - len(cut))
         return Example(document, prompt=prompt)
 
     def _asked(self, row: Row, kind: str) -> Prompt | None:
@@ -283,15 +290,22 @@ class Encoder:
         check_known(self._tokenizer, document.tokens, self._vocabulary, name)
         # The last token is a label only.
         most = self._settings.max_length + 1
-        cut = Document(*(self._cut(each, most, name) for each in document)) if len(document[0]) > most else document
+        cut, lost = document, len(document.tokens) - most
+        if lost > 0:
+            cut = Document(*(self._cut(each, most, name) for each in (document.tokens, document.learned)), lost)
         if len(cut.tokens) < 2 or not any(cut.learned[1:]):
-            where = f"within {self._settings.max_length} tokens" if cut is not document else "at all"
-            raise BadRecordError(name, f"has nothing to learn {where}; raise maxLength or set truncation: start")
+            if cut is document:
+                raise BadRecordError(name, "has nothing to learn at all")
+            where = f"within {self._settings.max_length} tokens; raise maxLength or set truncation: start"
+            raise TooLongError(name, f"has nothing to learn {where}", len(document.tokens))
         return cut
 
     def _cut(self, values: Sequence[Any], most: int, name: str) -> Sequence[Any]:
         if self._settings.truncation == "none":
-            raise BadRecordError(name, f"has {len(values)} tokens, and a sample at most {self._settings.max_length}")
+            problem = f"has {len(values)} tokens, and a sample at most {self._settings.max_length}"
+            if self._settings.method in ("grpo", "ppo"):
+                raise TooLongError(name, problem, len(values))
+            raise BadRecordError(name, problem)
         return values[:most] if self._settings.truncation == "end" else values[-most:]
 
 
@@ -335,3 +349,12 @@ def _shared(first: Sequence[Message], second: Sequence[Message]) -> int:
     """Return how many messages two conversations begin with in common; the last one of each is an answer."""
     most = min(len(first), len(second)) - 1
     return next((at for at in range(most) if first[at] != second[at]), most)
+
+
+def window_of(example: Example, number: int, length: int) -> Example:
+    """Return one of the windows of a text, of `length` tokens and the one that follows; 0 is the first."""
+    document = example.document
+    if document is None or len(document.tokens) <= length + 1:
+        return example
+    span = slice(number * length, (number + 1) * length + 1)
+    return example._replace(document=Document(document.tokens[span], document.learned[span]))

@@ -31,6 +31,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_length: int = 1024
     max_length_is_default: bool = False
     truncation: str = "end"
+    text_windows: bool = False
     train_on: str = "completions"
     bad_records: str = "fail"
     token_type: str = "uint16"  # noqa: S105

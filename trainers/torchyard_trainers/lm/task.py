@@ -98,7 +98,7 @@ class LanguageModeling(Workload):
             self.identity = {**self.identity, "seed": settings.seed}  # of what no file has, adapters and heads
         if settings.lora_rank is not None:
             self.architecture.append("trainer.params.lora_alpha")
-        self._note = ""
+        self._notes: list[str] = []
         self._data = self._opened() if settings.reads_files else None
         if self._data is not None:
             self._note = "\n".join(filter(None, [self._note, *self._data.notes]))
@@ -122,7 +122,7 @@ class LanguageModeling(Workload):
         vocabulary, positions = limits_of(settings.model, self.tokenizer) if folder is None else limits_in(folder)
         fitted = within_positions(settings, name, positions)
         if fitted != settings:
-            self._note = (
+            self._notes.append(
                 f"trainer.params.maxLength: is not set, and {name} has {positions} positions: samples have at most "
                 f"{fitted.max_length} tokens, not {settings.max_length}"
             )
@@ -132,7 +132,9 @@ class LanguageModeling(Workload):
             check_files(tokens)  # before a hash reads them whole
         files = [] if tokens is None else [each for each in tokenizer_files(tokens).values() if isinstance(each, Path)]
         tokens_of = tokenizer_fingerprint(files) if files else "characters"
-        return Datasets(settings, self.tokenizer, vocabulary, tokens_of=tokens_of)
+        data = Datasets(settings, self.tokenizer, vocabulary, tokens_of=tokens_of)
+        self._notes += [data.note] if data.note else []
+        return data
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -217,8 +219,8 @@ class LanguageModeling(Workload):
         self._check_trains()
         metrics = self.evaluate(session)
         names = [name for name in ("exactMatch", "evalLoss", "evalReward") if name in metrics]
-        skipped = {"skippedRecords": float(self._data.skipped)} if self._data is not None else {}
-        return {**metrics, **{f"{name}Untrained": metrics[name] for name in names}, **skipped}
+        records = self._data.metrics if self._data is not None else {}
+        return {**metrics, **{f"{name}Untrained": metrics[name] for name in names}, **records}
 
     def _check_trains(self) -> None:
         if self._data is not None and self._data.train is None:
@@ -303,9 +305,10 @@ class LanguageModeling(Workload):
     def evaluate(self, session: Session) -> dict[str, float]:
         """Return loss and perplexity of the right answers, and the share that greedy decoding gives exactly."""
         settings, data = self.settings, self._data
-        if self._note and session.world.is_main and not only_shapes():
-            say(self._note)
-            self._note = ""
+        if session.world.is_main and not only_shapes():
+            for note in self._notes:
+                say(note)
+            self._notes = []
         session.parallel.module.eval()
         if self.pretrained is not None and not self._agrees and not only_shapes():
             folder = str(self.pretrained.folder)

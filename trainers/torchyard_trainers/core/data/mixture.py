@@ -1,10 +1,12 @@
 """Several sets as one, parts of a set, and validation sets. None has a state, or memory for its order."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchyard_trainers.core.data.rows import Row, Rows
 from torchyard_trainers.core.exits import DataError
@@ -32,6 +34,12 @@ class _Parts:
         """Return the place of a record for messages."""
         part, inner = self._at(index)
         return part.where(inner)
+
+    @property
+    def parts(self) -> Sequence[tuple[Rows, int]]:
+        """The sets, and how many records each of them has here."""
+        begins = [0, *self._ends[:-1]]
+        return [(part, end - begin) for part, begin, end in zip(self._parts, begins, self._ends, strict=True)]
 
     def _at(self, index: int) -> tuple[Rows, int]:
         number = bisect_right(self._ends, index)
@@ -95,8 +103,37 @@ class Subset:
         """Return the place of a record for messages."""
         return self._rows.where(self._at(index))
 
+    @property
+    def whole(self) -> Rows:
+        """The set whose records these are."""
+        return self._rows
+
+    def places(self) -> NDArray[np.int64]:
+        """Return the number of each record in the whole set."""
+        return self._order(np.arange(self._span.start, self._span.stop, dtype=np.uint64)).astype(np.int64)
+
     def _at(self, index: int) -> int:
         return int(self._order(np.array([self._span[index]], np.uint64))[0])
+
+
+def leaves(rows: Rows) -> Iterator[Rows]:
+    """Yield the files that records are read from, in order; one that occurs several times as often."""
+    if isinstance(rows, _Parts):
+        for part, _ in rows.parts:
+            yield from leaves(part)
+    elif isinstance(rows, Subset):
+        yield from leaves(rows.whole)
+    else:
+        yield rows
+
+
+def spread(rows: Rows, values: Callable[[Rows], NDArray[Any]]) -> NDArray[Any]:
+    """Return a value of each record, from those of the files that records are read from."""
+    if isinstance(rows, _Parts):
+        return np.concatenate([np.resize(spread(part, values), count) for part, count in rows.parts])
+    if isinstance(rows, Subset):
+        return spread(rows.whole, values)[rows.places()]
+    return values(rows)
 
 
 def hold_out(rows: Rows, count: int, seed: int) -> tuple[Subset, Subset]:

@@ -1,5 +1,6 @@
 """Records by index, each of which can name its place."""
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -63,6 +64,24 @@ class BadRecordError(ValueError):
         """Name the field and what is wrong with it: `is missing`."""
         super().__init__(f"field {field!r} {problem}")
         self.problem = problem
+
+
+class TooLongError(BadRecordError):
+    """A record that is longer than a sample may be; nothing else is wrong with it.
+
+    Attributes:
+        tokens: of the field.
+    """
+
+    def __init__(self, field: str, problem: str, tokens: int) -> None:
+        """Name the field, what is wrong with it, and its length."""
+        super().__init__(field, problem)
+        self.tokens = tokens
+
+
+def digest_of(*parts: str) -> str:
+    """Return a hash that identifies texts in their order."""
+    return hashlib.blake2b("/".join(parts).encode(), digest_size=16).hexdigest()
 
 
 def field_of(row: Row, name: str, kind: type) -> Any:

@@ -4,11 +4,15 @@ import ast
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from torchyard_trainers.core.data.files import File
 from torchyard_trainers.core.data.rows import Row
 from torchyard_trainers.core.exits import DataError
 from torchyard_trainers.core.hub import HEAD, other_than_file
+
+
+WINDOWS = 4096  # that are looked at at once
 
 
 class TokenWindows:
@@ -28,7 +32,7 @@ class TokenWindows:
         """
         if other := other_than_file(file.read(0, HEAD)):
             raise DataError(f"{file.url} {other}")
-        self._file, self._window = file, length
+        self._file, self.window = file, length
         self._begin, self._type = _npy(file) if file.name.endswith(".npy") else (0, np.dtype(dtype).newbyteorder("<"))
         self._count = (file.size - self._begin) // self._type.itemsize
         if (file.size - self._begin) % self._type.itemsize:
@@ -44,20 +48,36 @@ class TokenWindows:
             self._mapped = np.memmap(file.path, self._type, "r", self._begin, (self._count,))
 
     def __len__(self) -> int:
-        return (self._count - 1) // self._window
+        return (self._count - 1) // self.window
 
     def row(self, index: int) -> Row:
         """Return a record."""
-        first, last = index * self._window, (index + 1) * self._window + 1
+        first, last = index * self.window, (index + 1) * self.window + 1
         if self._mapped is not None:
             return {"tokens": np.array(self._mapped[first:last], np.int64)}
         size = self._type.itemsize
         found = self._file.read(self._begin + first * size, self._begin + last * size)
         return {"tokens": np.frombuffer(found, self._type).astype(np.int64)}
 
+    def highest(self) -> NDArray[np.uint64]:
+        """Return the largest token of each window, its target included; negative ones are larger than any other."""
+        found = np.zeros(len(self), np.uint64)
+        for first in range(0, len(self), WINDOWS):
+            count = min(WINDOWS, len(self) - first)
+            size, begin = self._type.itemsize, first * self.window
+            end = begin + count * self.window + 1
+            if self._mapped is not None:
+                tokens = np.asarray(self._mapped[begin:end])
+            else:
+                tokens = np.frombuffer(self._file.read(self._begin + begin * size, self._begin + end * size), self._type)
+            tokens = tokens.astype(np.uint64)
+            targets = tokens[self.window :: self.window]
+            found[first : first + count] = np.maximum(tokens[:-1].reshape(count, self.window).max(1), targets)
+        return found
+
     def where(self, index: int) -> str:
         """Return the place of a record for messages."""
-        return f"{self._file.name}, tokens {index * self._window} to {(index + 1) * self._window}"
+        return f"{self._file.name}, tokens {index * self.window} to {(index + 1) * self.window}"
 
 
 MAX_HEADER = 4096  # bytes; one row of integers needs 128
