@@ -314,6 +314,34 @@ def test_preferences_and_rewards_are_learned_without_dropout(tmp_path, monkeypat
         assert found.statistics["kl"].total.abs() < 1e-5
 
 
+@pytest.mark.parametrize("normalized", [False, True])
+def test_held_out_pairs_are_judged_relative_to_the_reference(tmp_path, normalized):
+    folder = save_family("gpt2", tmp_path / "gpt2")
+    more = {"method": "dpo", "task": "sort", "batch": 4, "sftSteps": 1, "steps": 4, "length": 4, "beta": 0.5}
+    work, session = begun(folder, lengthNormalized=normalized, evalSamples=16, evalBatch=5, **more)
+    assert "evalRewardMargin" not in work.evaluate(session), "the supervised steps come first"
+    work.prepare(session, 1)
+    same = work.evaluate(session)
+    assert (same["evalRewardMargin"], same["evalRewardAccuracy"]) == (0, 0)
+
+    @torch.no_grad()
+    def sums():
+        scores = session.parallel.module(pairs["tokens"], pairs["labels"], scores=True)
+        found = torch.zeros(pairs["labels"].shape).masked_scatter(pairs["labels"] != IGNORE, scores.log_probability)
+        return (found.sum(1) / ((pairs["labels"] != IGNORE).sum(1) if normalized else 1)).view(2, -1)
+
+    pairs, generator = work._preferences._made.pairs(range(16), held_out=True), torch.Generator().manual_seed(4)
+    session.parallel.module.eval()
+    before = sums()
+    with torch.no_grad():
+        for each in session.parallel.module.parameters():
+            each.add_(torch.randn(each.shape, generator=generator) * 0.05)
+    gains = sums() - before
+    found = work.evaluate(session)
+    assert found["evalRewardMargin"] == pytest.approx(0.5 * float((gains[0] - gains[1]).mean()), abs=1e-5)
+    assert found["evalRewardAccuracy"] == float((gains[0] > gains[1]).double().mean())
+
+
 def test_completions_end_where_the_config_of_generation_says(tmp_path):
     """As those of Gemma and Phi, whose turns end with another token than texts."""
     folder = save_family("gpt2", tmp_path / "gpt2")

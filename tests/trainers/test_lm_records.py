@@ -257,6 +257,12 @@ def test_a_prompt_to_complete_keeps_its_record_and_the_answer(tokenizer, row, te
             {"method": "dpo"},
             "field 'chosen' has no turn of the assista",
         ),
+        ({"prompt": "p", "chosen": "x", "rejected": "x"}, {"method": "dpo"}, "'rejected' is the same answer as 'chosen'"),
+        (
+            {"prompt": "p", "chosen": "xxxxxxxy", "rejected": "xxxxxxxz"},
+            {"method": "dpo", "maxLength": 6},
+            "field 'rejected' does not differ from 'chosen' within 6 tokens; raise maxLength",
+        ),
         ({"tokens": np.array([7, 500])}, {}, "field 'tokens' has 500, but the model has 100 tokens"),
         ({"tokens": np.array([7, 8])}, {"method": "dpo"}, "only method sft uses; dpo needs chosen and rejected answ"),
         ({"tokens": np.array([7, 8])}, {"method": "ppo"}, "only method sft uses; ppo needs prompts: name other files"),

@@ -24,6 +24,8 @@ METRICS = (
     "evalLoss",
     "evalLossUntrained",
     "evalReward",
+    "evalRewardAccuracy",
+    "evalRewardMargin",
     "evalRewardSampled",
     "evalRewardUntrained",
     "exactMatch",
@@ -45,7 +47,10 @@ METRICS = (
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
 _ROLLOUTS = ("approxKl", "clipFraction", "engineKl", "entropy", "kl", "reward", "rewardDeviation", "truncatedFraction")
-_PAIRS = ("chosenLogProbability", "preferenceAccuracy", "rewardAccuracy", "rewardMargin")
+_PAIRS = (
+    *("chosenLogProbability", "evalRewardAccuracy", "evalRewardMargin", "preferenceAccuracy"),
+    *("rewardAccuracy", "rewardMargin"),
+)
 METRICS_WITH = {
     **dict.fromkeys(_ROLLOUTS, ("method", "grpo|ppo")),
     **dict.fromkeys(_PAIRS, ("method", "dpo")),

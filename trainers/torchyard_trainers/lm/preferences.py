@@ -11,7 +11,7 @@ from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session
 from torchyard_trainers.lm.batches import documents, encode
-from torchyard_trainers.lm.losses import preference_loss
+from torchyard_trainers.lm.losses import PreferenceLoss, preference_loss
 from torchyard_trainers.lm.scoring import Reference, Score, in_parts, scored, scorer
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import rows_of
@@ -38,6 +38,8 @@ class Preferences:
         self._settings, self._made, self._reference = settings, pairs, reference
         # Ids of this rank's pairs in order [n], and their log-probabilities under the reference [n, 2].
         self._known: tuple[Tensor, Tensor] | None = None
+        # Log-probabilities of held-out pairs under the reference, by their positions.
+        self._of_held_out: dict[tuple[int, ...], Tensor] = {}
 
     def prepare(self, session: Session, ids: Sequence[int], step: int) -> None:
         """Compute the reference's log-probabilities of this rank's pairs of a step. Collective at the first one.
@@ -49,6 +51,7 @@ class Preferences:
         """
         if not step:
             self._reference.renew()
+            self._of_held_out.clear()
         world = session.world
         (slots,) = split(len(ids), world.size, world.rank)
         score = self._reference.scorer(session)
@@ -59,22 +62,13 @@ class Preferences:
 
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         """Return the loss of pairs."""
-        settings = self._settings
         tokens, labels, sizes = self._pairs(batch.ids, session, read=batch.data)
         found = session.parallel.forward(tokens, labels, scores=True)
         now = _sums(scored(found, labels).log_probability)
         assert self._known is not None, "prepare ran before"
         ids, of_ids = self._known
         known = of_ids[torch.searchsorted(ids, batch.ids).clamp(max=len(ids) - 1)]
-        lengths = _sums((labels != IGNORE).float())
-        result = preference_loss(
-            now[:, 0],
-            now[:, 1],
-            known[:, 0],
-            known[:, 1],
-            beta=settings.beta,
-            lengths=(lengths[:, 0], lengths[:, 1]) if settings.length_normalized else None,
-        )
+        result = self._compared(now, known, labels)
         statistics = {
             "rewardMargin": result.margin.dot(batch.weights),
             "rewardAccuracy": result.accuracy.dot(batch.weights),
@@ -84,16 +78,41 @@ class Preferences:
         return LossOutput(result.loss.dot(batch.weights), statistics)
 
     def evaluate(self, session: Session) -> dict[str, float]:
-        """Return how often the model finds the right answer of a held-out pair more probable. Collective."""
+        """Return what the model makes of held-out pairs. Collective.
+
+        `preferenceAccuracy` is how often the right answer is more probable. Once there is a reference,
+        `evalRewardAccuracy` is how often its log-probability has grown by more than that of the wrong one, and
+        `evalRewardMargin` by how much, times `beta`: what the loss of a pair is made of.
+        """
         score: Score = scorer(session)
+        reference = self._reference.scorer(session) if self._reference.is_known(session.world) else None
 
-        def right(positions: list[int]) -> Tensor:
+        def judged(positions: list[int]) -> Tensor:
             tokens, labels, _ = self._pairs(positions, session, held_out=True)
-            sums = _sums(score(tokens, labels).log_probability)
-            return sums[:, 0] > sums[:, 1]
+            now, key = _sums(score(tokens, labels).log_probability), tuple(positions)
+            right = (now[:, 0] > now[:, 1]).double()
+            if reference is None:
+                return right[:, None]
+            if key not in self._of_held_out:
+                self._of_held_out[key] = _sums(reference(tokens, labels).log_probability)
+            result = self._compared(now, self._of_held_out[key], labels)
+            return torch.stack([right, result.accuracy.double(), result.margin.double()], 1)
 
-        found = over_ranks(session, right, self._made.held_out_count, at_once=self._settings.eval_batch)
-        return {"preferenceAccuracy": float(found.mean())}
+        found = over_ranks(session, judged, self._made.held_out_count, at_once=self._settings.eval_batch).mean(0)
+        names = ("preferenceAccuracy", "evalRewardAccuracy", "evalRewardMargin")
+        return dict(zip(names, found.tolist(), strict=False))
+
+    def _compared(self, now: Tensor, known: Tensor, labels: Tensor) -> PreferenceLoss:
+        """Return the loss of pairs from log-probabilities [n, 2] of the model in training and of the reference."""
+        lengths = _sums((labels != IGNORE).float())
+        return preference_loss(
+            now[:, 0],
+            now[:, 1],
+            known[:, 0],
+            known[:, 1],
+            beta=self._settings.beta,
+            lengths=(lengths[:, 0], lengths[:, 1]) if self._settings.length_normalized else None,
+        )
 
     def _pairs(
         self, ids: Sequence[int] | Tensor, session: Session, *, read: Any = None, held_out: bool = False

@@ -212,6 +212,11 @@ class Encoder:
         chosen, rejected = (
             self._fitted(self._joined(prompt, each, row, name), name) for name, each in zip(names, answers, strict=True)
         )
+        if chosen.tokens == rejected.tokens:
+            if chosen.lost or rejected.lost:
+                problem = f"does not differ from {names[0]!r} within {self._settings.max_length} tokens; raise maxLength"
+                raise TooLongError(names[1], problem, len(rejected.tokens) + rejected.lost)
+            raise BadRecordError(names[1], f"is the same answer as {names[0]!r}, so that there is nothing to prefer")
         return Example(chosen, rejected)
 
     def _task(self, row: Row, kind: str) -> Example:

@@ -12,6 +12,7 @@ from torchyard_trainers.core.companions import Companion
 from torchyard_trainers.core.device import only_shapes
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.workload import Session
+from torchyard_trainers.core.world import World
 from torchyard_trainers.lm.models import LanguageModel, Scores
 
 
@@ -82,6 +83,13 @@ class Reference:
     def renew(self) -> None:
         """Copy the weights in training."""
         self._weights.copy()
+
+    def is_known(self, world: World) -> bool:
+        """Return whether weights were copied, in this round or in one that it continues. Collective."""
+        if only_shapes():
+            return True  # which takes more memory
+        nonzero = sum(float(part.count_nonzero()) for part in self._weights.parts)
+        return bool(world.total(torch.tensor(nonzero, dtype=torch.float64, device=world.device)) > 0)
 
     def scorer(self, session: Session, *, temperature: float = 1.0) -> Score:
         """Return a function that scores documents. Collective if sharded."""

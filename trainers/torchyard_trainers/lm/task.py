@@ -51,11 +51,12 @@ _IDENTITY = {"sft": (), "dpo": ("sft_steps",), "grpo": (*_ROLLOUTS, "group"), "p
 _SUMMARY = (
     *("exactMatch", "exactMatchUntrained", "exactMatchSupervised", "evalLoss", "evalLossUntrained", "perplexity"),
     *("evalReward", "evalRewardSampled", "reward", "completionTokens"),
-    *("preferenceAccuracy", "rewardAccuracy", "rewardMargin"),
+    *("evalRewardAccuracy", "evalRewardMargin", "preferenceAccuracy", "rewardAccuracy", "rewardMargin"),
 )
 _WORDS = {
     "exactMatch": "exact match",
     "evalLoss": "loss of right answers",
+    "evalRewardAccuracy": "pairs preferred more than by the reference",
     "preferenceAccuracy": "preference accuracy",
     "evalReward": "reward of held-out prompts",
     "reward": "reward",
