@@ -21,6 +21,7 @@ from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
+from torchyard_trainers.core.step import optimize
 from torchyard_trainers.core.weights import allocate, built, fill
 from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.lm.agreement import check_agreement, check_generation
@@ -240,6 +241,30 @@ def test_only_linear_layers_get_adapters(tmp_path):
         begun(folder, loraRank=2, loraTargets=["embed_tokens"])
     with pytest.raises(ConfigError, match=r"the model has no layer 'v_porj'; its linear layers are .*v_proj"):
         begun(folder, loraRank=2, loraTargets=["q_proj", "v_porj"])
+
+
+@pytest.mark.parametrize(("family", "head"), [("granite", "lm_head"), ("gpt2", "lm_head"), ("gpt_neox", "embed_out")])
+def test_adapters_of_the_output_layer_which_nothing_would_train_are_rejected(tmp_path, family, head):
+    folder = save_family(family, tmp_path / "model")
+    for targets in ([head], ["q_proj", head]):
+        with pytest.raises(ConfigError, match=rf"'{head}' is the output layer, whose weights are read without|no layer"):
+            begun(folder, loraRank=2, loraTargets=targets)
+
+
+def test_parameters_without_a_gradient_are_named_at_the_first_step_and_not_again(tmp_path):
+    work, session = begun(save_family("gpt2", tmp_path / "model"), batch=2)
+    model = session.parallel.module
+    model.spare = torch.nn.Linear(2, 2, bias=False)
+    for step in range(2):
+        optimize(work, session, work.optimizer(model), step, {})
+        assert session.reporter.facts["warnings"] == [
+            "1 trainable parameters got no gradient in the first step, and stay as they are: spare.weight; set "
+            "requires_grad_(False) there, or leave them out of the model"
+        ]
+    work, session = begun(tmp_path / "model", batch=2, loraRank=2)
+    session.parallel.module.lora_spare = torch.nn.Linear(2, 2)
+    with pytest.raises(ConfigError, match=r"adapters get no gradient, .* lora_spare\.bias, lora_spare\.weight; leave"):
+        optimize(work, session, work.optimizer(session.parallel.module), 0, {})
 
 
 @pytest.mark.e2e

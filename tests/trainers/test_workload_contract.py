@@ -14,6 +14,7 @@ import torchyard_trainers
 from torchyard_trainers import registry
 from torchyard_trainers.core.config import Checkpoint, Config, Evaluation, Parallelism, Trainer
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.gradients import never_learned
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
@@ -324,3 +325,17 @@ def test_a_parameter_that_ddp_would_wait_for_is_named():
     Parallel("single", model, model).check_gradients()
     with pytest.raises(ConfigError, match=r"no part of spare\.weight, spare\.bias; set requires_grad_"):
         Parallel("ddp", model, model).check_gradients()
+
+
+@pytest.mark.parametrize(
+    ("missing", "expected"),
+    [
+        ([["head.weight"], ["head.weight", "body.weight"]], ["head.weight"]),
+        ([[], ["body.weight"]], []),
+        ([["m.0.experts.1.up", "m.0.experts.0.up"]], []),  # no token was sent to these two
+        ([["m.0.experts.0.up", "m.0.experts.1.up", "m.0.experts.2.up"]], [f"m.0.experts.{n}.up" for n in range(3)]),
+    ],
+)
+def test_a_parameter_that_gets_a_gradient_on_no_rank_is_named(missing, expected):
+    trainable = ["head.weight", "body.weight", *(f"m.0.experts.{number}.up" for number in range(3))]
+    assert never_learned(missing, trainable) == expected

@@ -35,7 +35,7 @@ def add_lora(
             are no linear layers; they stay frozen, and with them the layers whose names peft takes for experts'.
 
     Raises:
-        ConfigError: no layer has such a name, or one that is not linear.
+        ConfigError: no layer has such a name, or one that is not linear or the output layer.
     """
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.lora import Linear
@@ -47,6 +47,12 @@ def add_lora(
             f"LoRA targets {wanted}: the model has no layer {unknown[0]!r}; its linear layers are {known}"
         )
     config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=wanted, task_type="CAUSAL_LM")
+    head = output_layer(language)
+    if of_head := [each for each in wanted if head is not None and f".{head}".endswith(f".{each}")]:
+        raise ConfigError(
+            f"LoRA targets {wanted}: {of_head[0]!r} is the output layer, whose weights are read without adapters (and "
+            "are often those of the embedding); leave its name out"
+        )
     language.requires_grad_(requires_grad=False)
     try:
         adapted = cast("M", inject_adapter_in_model(config, language))
@@ -55,6 +61,12 @@ def add_lora(
     if other := [name for name, layer in _adapted(adapted) if not isinstance(layer, Linear)]:
         raise ConfigError(f"LoRA targets {wanted}: {other[0]} is not a linear layer; leave its name out")
     return adapted
+
+
+def output_layer(language: nn.Module) -> str | None:
+    """Return the name of the layer that makes logits; None if there is none."""
+    head = getattr(language, "get_output_embeddings", lambda: None)()
+    return next((name for name, each in language.named_modules() if each is head), None) if head is not None else None
 
 
 def _has_layer(language: nn.Module, target: str) -> bool:
@@ -155,11 +167,11 @@ def _linear(language: nn.Module) -> list[str]:
     from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
     from transformers.pytorch_utils import Conv1D
 
-    head = getattr(language, "get_output_embeddings", lambda: None)()
+    head = output_layer(language)
     layers = [
         name
         for name, each in language.named_modules()
-        if each is not head and type(each).forward in (nn.Linear.forward, Conv1D.forward)
+        if name != head and type(each).forward in (nn.Linear.forward, Conv1D.forward)
     ]
     understood = LoraConfig(target_modules=sorted({name.rsplit(".", 1)[-1] for name in layers}))
     convert_peft_config_for_transformers(understood, language, None)

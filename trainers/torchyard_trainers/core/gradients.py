@@ -4,6 +4,7 @@ DTensor derives how the result of each operation is sharded, once for each list 
 third of a worker's time before its second step. What works element by element needs no derivation.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,6 +12,24 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
+
+
+LORA = "lora_"  # in the names of adapters
+_EXPERT = re.compile(r"experts?\.\d+\.")
+
+
+def never_learned(missing: Sequence[Sequence[str]], trainable: Iterable[str]) -> list[str]:
+    """Return the parameters that a step gives no gradient to. Pure.
+
+    An expert of a mixture to which a step sends no token is left out, if another one of its layer has a gradient.
+
+    Args:
+        missing: the parameters without a gradient, of each rank.
+        trainable: the parameters that could have one.
+    """
+    nowhere = set(missing[0]).intersection(*missing[1:])
+    learned = {_EXPERT.sub("experts.#.", name) for name in trainable if name not in nowhere}
+    return sorted(name for name in nowhere if _EXPERT.sub("experts.#.", name) not in learned)
 
 
 def shard_of(tensor: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -45,6 +45,7 @@ class Parallel:
     forward: nn.Module
     module: nn.Module
     reshards: bool = True  # whether a block frees its gathered parameters after a forward pass
+    checks: set[str] = field(default_factory=set)  # that were made and need not be made again
 
     @cached_property
     def buffers(self) -> Buffers:
@@ -103,6 +104,11 @@ class Parallel:
                 f"{', '.join(missing[:3])}{f' and {len(missing) - 3} more' if missing[3:] else ''}; set "
                 "requires_grad_(False) there, leave them out of the model, or use fsdp"
             )
+
+    def without_gradient(self) -> list[str]:
+        """Return the trainable parameters that have no gradient now, on this rank."""
+        reshard(self.module)
+        return [name for name, each in self.module.named_parameters() if each.requires_grad and each.grad is None]
 
     @cached_property
     def shards(self) -> list[nn.Parameter]:

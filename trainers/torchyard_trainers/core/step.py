@@ -9,7 +9,9 @@ import torch
 
 from torchyard_trainers.core.batching import Slots, split
 from torchyard_trainers.core.data.loader import Loader, on_device, share_of_cores
-from torchyard_trainers.core.exits import DataError, Exit, GpuMemoryError, exit_code
+from torchyard_trainers.core.device import only_shapes
+from torchyard_trainers.core.exits import ConfigError, DataError, Exit, GpuMemoryError, exit_code
+from torchyard_trainers.core.gradients import LORA, never_learned
 from torchyard_trainers.core.optimizers import set_rate
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, ids_of_step
 
@@ -71,6 +73,7 @@ def optimize(
     Raises:
         GpuMemoryError: the micro-batch is too large.
         DataError: the loss is divided by a count, and the count of the global batch is 0.
+        ConfigError: adapters get no gradient.
     """
     world, parallel, precision = session.world, session.parallel, session.precision
     ids = ids_of_step(work, step)
@@ -86,6 +89,7 @@ def optimize(
         if exit_code(error) is not Exit.GPU_MEMORY:
             raise
         raise _out_of_memory(session, micro_batches) from error
+    _check_learning(session)
     raised = torch.tensor([float(flag) for flag in flags.values()], dtype=torch.float64, device=sums.values.device)
     totals = world.total(torch.cat([sums.values, raised]))
     if COUNT in sums.names:
@@ -109,6 +113,31 @@ def optimize(
     on = dict(zip(flags, (count > 0 for count in counts[len(sums.names) :]), strict=True))
     fault = "" if sound else f"loss {metrics['loss']}, gradient norm {grad_norm}"
     return Totals(metrics | {"gradNorm": grad_norm}, on, fault, sound and not math.isfinite(grad_norm))
+
+
+def _check_learning(session: Session) -> None:
+    """Check once that every trainable parameter has a gradient on some rank. Collective at the first step of a round.
+
+    Raises:
+        ConfigError: adapters have none, so that what is exported would not be what was trained.
+    """
+    parallel = session.parallel
+    if "gradients" in parallel.checks or only_shapes():
+        return
+    parallel.checks.add("gradients")
+    trainable = [name for name, each in parallel.module.named_parameters() if each.requires_grad]
+    names = never_learned(session.world.gather(parallel.without_gradient()), trainable)
+    if not names:
+        return
+    shown = f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if names[3:] else ''}"
+    if any(LORA in name for name in names):
+        raise ConfigError(
+            f"adapters get no gradient, as the loss has no part of them: {shown}; leave their layers out of the targets"
+        )
+    session.reporter.warn(
+        f"{len(names)} trainable parameters got no gradient in the first step, and stay as they are: {shown}; set "
+        "requires_grad_(False) there, or leave them out of the model"
+    )
 
 
 def micro_batches_of(work: Workload, session: Session, ids: Sequence[int]) -> list[Slots]:
