@@ -108,7 +108,8 @@ def packing_problem(model: LanguageModel, documents: Tensor, dtype: torch.dtype)
     def states(*row: Tensor) -> Tensor:
         """Return the hidden states of the last document of a row."""
         packed = concatenated(row)
-        every: Tensor = model(packed["tokens"], position_ids=packed["positions"], states=True)
+        sizes = [len(each) for each in row]
+        every: Tensor = model(packed["tokens"], position_ids=packed["positions"], documents=sizes, states=True)
         return every[0, -len(last) :].float()
 
     behind = states(first, last)

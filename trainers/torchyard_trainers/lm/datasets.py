@@ -242,7 +242,7 @@ class Collate:
         """Fill rows with the token `pad`."""
         self._packs, self._pad = settings.packs and settings.method == "sft", pad
 
-    def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor] | list[Example]:
+    def __call__(self, examples: Sequence[Example]) -> dict[str, Any] | list[Example]:
         """Return `tokens`, `labels` and the `document` of each, [m, T], and the `sizes` of documents [m].
 
         Of pairs, those of the rejected answers follow those of the chosen ones.
@@ -267,10 +267,14 @@ def padded(documents: Sequence[Document], pad: int) -> dict[str, Tensor]:
     return {"tokens": tokens, "labels": labels, "document": number, "sizes": _sizes(documents)}
 
 
-def packed(documents: Sequence[Document]) -> dict[str, Tensor]:
-    """Return documents in one row, with the `positions` of their tokens: [1, N] each, and `sizes` [m]."""
+def packed(documents: Sequence[Document]) -> dict[str, Any]:
+    """Return documents in one row, with the `positions` of their tokens: [1, N] each, and `sizes` [m].
+
+    `inputs` are the tokens of each that are read, as numbers: looked at without waiting for a GPU.
+    """
     inputs, targets = zip(*map(_shifted, documents), strict=True)
-    return {**concatenated(inputs), "labels": torch.cat(targets)[None], "sizes": _sizes(documents)}
+    sizes = {"sizes": _sizes(documents), "inputs": [len(each) for each in inputs]}
+    return {**concatenated(inputs), "labels": torch.cat(targets)[None], **sizes}
 
 
 def _sizes(documents: Sequence[Document]) -> Tensor:

@@ -1,6 +1,6 @@
 """Causal language models of `transformers`: geometry presets with random weights, and the module that is trained."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -20,6 +20,7 @@ from torchyard_trainers.core.losses import (
     chunked_cross_entropy,
     linear_cross_entropy,
 )
+from torchyard_trainers.lm.document_attention import Documents, begin_pass
 from torchyard_trainers.rl.ppo import ValueHead
 
 _QWEN3 = {"head_dim": 128, "vocab_size": 151_936, "max_position_embeddings": 40_960, "rope_theta": 1e6}
@@ -131,6 +132,7 @@ class LanguageModel(nn.Module):
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
         cache: Any = None,
+        documents: Sequence[int] | None = None,
         states: bool = False,
         plain: bool = False,
     ) -> Tensor | Scores:
@@ -144,14 +146,17 @@ class LanguageModel(nn.Module):
             attention_mask: [B, S + T] over the tokens in the cache and those given; needed for padding on the left.
             position_ids: [B, T], where padding on the left shifts positions.
             cache: keys and values of the tokens before, extended in place.
+            documents: tokens of each document of a packed row, in order.
             states: return the hidden states [B, T, d] of all tokens.
             plain: return the logits [B, T, V] of all tokens as transformers computes them twice, and as this class
                 does: [3, B, T, V].
         """
         if plain:
+            begin_pass(None)
             theirs: list[Tensor] = [self.lm(input_ids=tokens, use_cache=False).logits for _ in range(2)]
             own = self._logits(decoder_of(self.lm)(input_ids=tokens, use_cache=False).last_hidden_state)
             return torch.stack([each.float() for each in (*theirs, own)])
+        begin_pass(None if documents is None else Documents(documents, tokens.device))
         # Transformers looks at the values of positions to find packed samples.
         alone = one_sample_in_a_row() if only_shapes() and position_ids is None else nullcontext()
         with alone:

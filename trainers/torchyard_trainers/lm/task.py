@@ -25,6 +25,7 @@ from torchyard_trainers.lm.agreement import check_agreement, check_generation
 from torchyard_trainers.lm.batches import Batch
 from torchyard_trainers.lm.completions import Completed, Judge, complete, means, rows_of_table, write_table
 from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fingerprint, within_positions
+from torchyard_trainers.lm.document_attention import use_document_attention
 from torchyard_trainers.lm.evaluation import Result, answers, score_answers
 from torchyard_trainers.lm.folder import (
     check_files,
@@ -176,6 +177,8 @@ class LanguageModeling(Workload):
         if settings.lora_rank is not None:
             targets = list(settings.lora_targets) or "all-linear"
             model.lm = add_lora(model.lm, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets)
+        if settings.packs and not settings.compile:  # compiled blocks would be made again for each list of documents
+            use_document_attention(model.lm)
         self._reference = Reference(model) if settings.needs_reference else None
         if settings.method in ("grpo", "ppo"):
             self._reinforcement = Reinforcement(settings, self._prompts, self._judge, self._reference)
@@ -266,13 +269,15 @@ class LanguageModeling(Workload):
                 read[name].to(batch.ids.device) for name in ("tokens", "labels", "document", "sizes")
             )
         labels = labels.masked_fill(batch.weights[document] == 0, IGNORE)
-        positions = {"position_ids": read["positions"].to(batch.ids.device)} if "positions" in read else {}
+        packing: dict[str, Any] = {}
+        if "positions" in read:
+            packing = {"position_ids": read["positions"].to(batch.ids.device), "documents": read["inputs"]}
         if self.settings.method == "ppo":
             # Every parameter needs a gradient, for ddp: that of the value head is 0.
             scores = session.parallel.forward(tokens, labels, scores=True)
             loss = -scores.log_probability.sum() + 0 * scores.value.sum()
         else:
-            loss = session.parallel.forward(tokens, labels, **positions)
+            loss = session.parallel.forward(tokens, labels, **packing)
         count, documents = (labels != IGNORE).sum(), batch.weights.sum()
         statistics = {
             "tokens": Mean((sizes * batch.weights).sum(), documents),
@@ -280,7 +285,7 @@ class LanguageModeling(Workload):
         }
         return LossOutput(loss, statistics, count)
 
-    def _documents(self, batch: MicroBatch) -> dict[str, Tensor]:
+    def _documents(self, batch: MicroBatch) -> dict[str, Any]:
         """Return right answers with their prompts: `tokens`, `labels`, `document` and `sizes`."""
         if self._data is None:
             found = answers(self.settings, self.tokenizer, batch.ids.cpu())
