@@ -59,7 +59,7 @@ def played(rollouts=2, **given):
     work = VecRL(settled(**given))
     session = session_of(work)
     for number in range(rollouts):
-        work.prepare(session, number)
+        work.prepare(session, number * work.settings.steps_per_rollout)
         rollout, _ = work.collector.rollout
         facts = work.collector.finish(session)
     return work, session, rollout, facts

@@ -256,9 +256,9 @@ def test_a_rank_without_an_environment_takes_part_in_a_benchmark():
 def test_a_rollout_that_a_fault_of_the_machine_broke_is_played_again_after_a_rollback(monkeypatch):
     work = VecRL(settled())
     session = session_of(work)
-    work.prepare(session, 0)
-    sound, _ = work.collector.rollout
-    broken = sound._replace(advantage=sound.advantage * math.nan, facts=sound.facts * math.nan)
+    sound = work.collector.play(session, 0)
+    advantage, facts = sound.rollout.advantage * math.nan, sound.rollout.facts * math.nan
+    broken = sound._replace(rollout=sound.rollout._replace(advantage=advantage, facts=facts))
     played = iter([broken, sound])
     monkeypatch.setattr(work.collector, "play", lambda *_: next(played))
     work.prepare(session, 0)

@@ -92,9 +92,9 @@ class Collector:
         self._held = None  # never two at once
         session.parallel.copy_to(self.actor)
         if any(not float(each.count) for each in (self._observations, self._returns) if each is not None):
-            self._renew(session, self._played_by(session, number))
+            self._renew(session, self.play(session, number))
             session.parallel.copy_to(self.actor)
-        played = self._played_by(session, number)
+        played = self.play(session, number)
         facts = session.world.total(played.rollout.facts.clone()).tolist()
         self._held = played, dict(zip(FACTS, facts, strict=True))
 
@@ -111,12 +111,9 @@ class Collector:
         self._held = None
         return facts
 
-    def play(self, session: Session, number: int) -> Rollout:
-        """Play rollout `number` of this rank's environments with the weights of the last `prepare`."""
-        return self._played_by(session, number).rollout
-
     @torch.no_grad()
-    def _played_by(self, session: Session, number: int) -> "Played":
+    def play(self, session: Session, number: int) -> "Played":
+        """Play rollout `number` of this rank's environments with the weights of the last `prepare`."""
         settings, world = self._settings, session.world
         self.environment(session)
         (slots,) = split(settings.environments, world.size, world.rank)
