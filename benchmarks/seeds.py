@@ -24,14 +24,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT)]
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.support.learning import GOALS, Goal, drawn_seeds, summary_of, write_config
 from tests.support.warm_commands import PROGRAMS, become, import_all, leave
 
 from torchyard_agent.workers.environment import KEEP_MEMORY
-
 
 # Measured after the supervised steps of another method: no bound, but it explains much.
 STARTS = ("exactMatchSupervised",)

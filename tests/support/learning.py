@@ -19,8 +19,8 @@ class Goal(NamedTuple):
 
     def misses(self, summary: Mapping[str, Any]) -> list[str]:
         """Return a text for each bound that a summary misses; [] if the run has learned what it must."""
-        low = [f"{name} {summary[name]:.3f} < {bound}" for name, bound in self.least.items() if summary[name] < bound]
-        high = [f"{name} {summary[name]:.3f} >= {bound}" for name, bound in self.below.items() if summary[name] >= bound]
+        low = [f"{name} {summary[name]:.3f} < {least}" for name, least in self.least.items() if summary[name] < least]
+        high = [f"{name} {summary[name]:.3f} >= {most}" for name, most in self.below.items() if summary[name] >= most]
         return low + high
 
 
@@ -59,7 +59,7 @@ def drawn_seeds(text: str, count: int) -> list[int]:
 
 
 def write_config(folder: Path, trainer: str, params: Mapping[str, Any], seed: int) -> None:
-    """Write the `config.json` of a run; it is evaluated before and after training only, unless the parameters differ."""
+    """Write the `config.json` of a run, evaluated before and after training only unless the parameters differ."""
     folder.mkdir()
     values = {"logEvery": 100, "evalEvery": 10**6, **params, "seed": seed}
     (folder / "config.json").write_text(json.dumps({"trainer": {"name": trainer, "params": values}, "device": "cpu"}))
