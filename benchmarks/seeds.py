@@ -1,4 +1,4 @@
-"""Whether a preset learns with seeds that nobody chose: a drawn seed is run once, and each must reach the goal.
+"""Whether a preset learns with drawn seeds: each is run once, and each must reach the goal.
 
     OMP_NUM_THREADS=1 nice python benchmarks/seeds.py WORKLOAD [--seeds 20] [--draw TEXT] [--set NAME=VALUE] [-o json]
 

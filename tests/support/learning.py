@@ -1,4 +1,4 @@
-"""The goals of the presets `tiny`, and seeds that nobody chose: for the learning tests and `benchmarks/seeds.py`."""
+"""The goals of the presets `tiny`, and drawn seeds: for the learning tests and `benchmarks/seeds.py`."""
 
 import hashlib
 import json
