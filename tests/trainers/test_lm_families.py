@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from little_rl import ALONE
 from peft import PeftModel
 from safetensors import safe_open
+from safetensors.torch import save_file
 from tests.support.trainers.families import FAMILIES, save_family
 from tests.support.trainers.gangs import Yard
 from tests.trainers.test_lm_folders import settings
@@ -278,6 +279,29 @@ def test_only_linear_layers_get_adapters(tmp_path):
         begun(folder, loraRank=2, loraTargets=["embed_tokens"])
     with pytest.raises(ConfigError, match=r"the model has no layer 'v_porj'; its linear layers are .*v_proj"):
         begun(folder, loraRank=2, loraTargets=["q_proj", "v_porj"])
+
+
+@pytest.mark.parametrize("family", ["mixtral", "gpt2"])
+def test_exports_have_the_type_of_their_base_or_the_one_that_is_asked_for(tmp_path, family):
+    folder = save_family(family, tmp_path / "model")
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    base.save_pretrained(folder)
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        single = next(name for name in file.keys() if name.endswith("norm.weight") or name.endswith("ln_f.weight"))  # noqa: SIM118
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    save_file(tensors | {single: tensors[single].float()}, folder / "model.safetensors", metadata={"format": "pt"})
+    for number, (lora, form, asked) in enumerate(((2, "hf-merged", None), (None, "hf", None), (2, "hf-merged", "float16"))):
+        params = {"exportDtype": asked} | ({"loraRank": lora} if lora else {})
+        work, session = begun(folder, **params)
+        out = exported(work, session, tmp_path / str(number), form)
+        with safe_open(out / "model.safetensors", framework="pt") as file:
+            types = {name: file.get_tensor(name).dtype for name in file.keys()}  # noqa: SIM118
+        wanted = torch.float16 if asked else torch.bfloat16
+        assert types.pop(single) == (wanted if asked else torch.float32)
+        assert set(types.values()) == {wanted}
+        read = AutoModelForCausalLM.from_pretrained(out)
+        assert read.dtype == wanted
+        torch.testing.assert_close(logits(read.float()), logits(base.float()), rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize(("family", "head"), [("granite", "lm_head"), ("gpt2", "lm_head"), ("gpt_neox", "embed_out")])

@@ -28,7 +28,7 @@ MAX_INDEX_BYTES = 64 * 1024 * 1024
 # Of all files together: some 300,000 tensors; a model of 10^12 weights has 140,000. Each costs 1 KiB and 10 us to read.
 MAX_HEADER_BYTES = 32 * 1024 * 1024
 # Types of weights in files, by the names that safetensors gives them.
-_FLOATS = {"F64", "F32", "F16", "BF16"}
+_FLOATS = {"F64": torch.float32, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _SHOWN = 5  # names in an error
 # Recomputed from the config; old files hold them.
 _NOT_WEIGHTS = re.compile(r"(\.|^)(rotary_emb\.inv_freq|attn\.masked_bias|attn\.bias)$")
@@ -246,6 +246,17 @@ def files_of(pretrained: Pretrained) -> dict[Path, dict[str, tuple[tuple[int, ..
             for path, tensors in found.items()
         }
     return found
+
+
+def types_of(pretrained: Pretrained) -> dict[str, torch.dtype]:
+    """Return the type of each tensor of floating-point numbers in a folder, by its name there; float64 is float32.
+
+    Raises:
+        ConfigError: the folder has no safetensors.
+        DataMismatchError: a file is damaged.
+    """
+    every = (pair for tensors in files_of(pretrained).values() for pair in tensors.items())
+    return {name: _FLOATS[kind] for name, (_, kind) in every if kind in _FLOATS}
 
 
 def _header_size(path: Path) -> int:

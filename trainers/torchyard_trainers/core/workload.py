@@ -94,6 +94,7 @@ class Workload(Protocol):
     planned_step: int = 0  # the step that takes most memory, which a forecast is made of
     reads_values: bool = False  # of tensors, between steps: a forecast needs real ones, and does not try shapes first
     pretrained: Pretrained | None = None  # a Hugging Face folder: weights for the model that `build` makes without them
+    export_dtype: str | None = None  # of weights in Hugging Face formats; None: that of `pretrained`, else float32
     deferred: bool = False  # `build` makes a model without weights, also without `pretrained`; see `initialize`
     entry_points: Sequence[str] = ()  # methods of the model, besides `forward`, that need its whole parameters
     source: Source | None = None  # reads the samples ahead of time; None: `loss` creates them from their ids

@@ -63,6 +63,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         list[str] | None,
         doc("Linear layers with adapters, such as q_proj; default: all but the output layer."),
     ] = None
+    export_dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None,
+        doc("Type of the weights in exports hf and hf-merged; default: that of pretrained, without it float32."),
+    ] = None
     task: Annotated[
         Literal["reverse", "sort", "arithmetic"],
         doc("Procedural task: reverse or sort a sequence of letters, or add two numbers."),

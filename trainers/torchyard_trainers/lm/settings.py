@@ -17,6 +17,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     lora_rank: int | None = None
     lora_alpha: float = 0.0
     lora_targets: tuple[str, ...] = ()
+    export_dtype: str | None = None
     task: str
     length: int
     symbols: int

@@ -76,6 +76,7 @@ class LanguageModeling(Workload):
         self.eval_every = settings.eval_every
         self.max_grad_norm = settings.max_grad_norm
         self.average_decay = settings.ema
+        self.export_dtype = settings.export_dtype
         self.save_every = settings.steps_per_rollout
         self.planned_step = settings.sft_steps
         origin = "model" if settings.pretrained is None else "pretrained"

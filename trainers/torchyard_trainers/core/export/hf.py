@@ -6,10 +6,12 @@ weights of their base.
 """
 
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +21,27 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.export.sharded import FILE_BYTES, Entry, write_files
 from torchyard_trainers.core.named_tensors import names_of
 from torchyard_trainers.core.parallel import whole
-from torchyard_trainers.core.pretrained import canonical, is_adapter
+from torchyard_trainers.core.pretrained import canonical, is_adapter, types_of
 from torchyard_trainers.core.published import Piece, published
 from torchyard_trainers.core.workload import Session, Workload
 
 FORMATS = ("hf", "hf-merged")
 ADAPTER = "adapter_model"
 MODEL = "model"
+
+
+class Types(NamedTuple):
+    """The types in which weights are written: of most of them, and by the names in files of those that differ."""
+
+    most: torch.dtype = torch.float32
+    others: Mapping[str, torch.dtype] = MappingProxyType({})
+
+    def of(self, name: str, tensor: Tensor) -> torch.dtype:
+        """Return the type of a tensor."""
+        return self.others.get(name, self.most) if tensor.is_floating_point() else tensor.dtype
+
+
+_IN_FLOAT32 = Types()
 
 
 def language_of(model: nn.Module) -> tuple[str, Any]:
@@ -55,7 +71,8 @@ def write(
     """Write a format into an empty folder; return the facts for the manifest. Collective."""
     prefix, language = language_of(session.parallel.module)
     only_adapters = form == "hf" and has_adapters(language)
-    entries = _adapters(language) if only_adapters else weight_entries(session.parallel.module, prefix)
+    types = _types(work)
+    entries = _adapters(language) if only_adapters else weight_entries(session.parallel.module, prefix, types)
     stem = ADAPTER if only_adapters else MODEL
     files = write_files(entries, folder, stem, session.world, shared=shared, verify=verify, limit=limit)
     base = str(work.pretrained.folder.absolute()) if work.pretrained is not None else None
@@ -66,12 +83,23 @@ def write(
             config.base_model_name_or_path, config.inference_mode = base, True
             config.save_pretrained(str(folder))
         else:
-            _save_config(language, folder)
+            _save_config(language, folder, types.most)
         _save_generation(language, folder)  # adapters may have learned to end answers with other tokens than their base
         add_assets(folder, work.assets())
 
     session.world.from_leader(add_configs)
-    return {"parameters": sum(entry.bytes for entry in entries) // 4, "files": files, "base": base}
+    return {"parameters": sum(entry.numbers for entry in entries), "files": files, "base": base}
+
+
+def _types(work: Workload) -> Types:
+    """Return the types that a workload asks for, or those of the weights that it started from."""
+    if work.export_dtype is not None:
+        return Types(getattr(torch, work.export_dtype))
+    if work.pretrained is None:
+        return Types()
+    stored = types_of(work.pretrained)
+    most, _ = Counter(stored.values()).most_common(1)[0]
+    return Types(most, {name: each for name, each in stored.items() if each != most})
 
 
 def add_assets(folder: Path, assets: Mapping[str, Path | str]) -> None:
@@ -86,7 +114,7 @@ def add_assets(folder: Path, assets: Mapping[str, Path | str]) -> None:
             target.write_text(content)
 
 
-def weight_entries(model: nn.Module, prefix: str) -> list[Entry]:
+def weight_entries(model: nn.Module, prefix: str, types: Types = _IN_FLOAT32) -> list[Entry]:
     """Return the weights of the language model in the layout of its family, with adapters added to their base."""
     parts: dict[str, tuple[str, Tensor]] = {}
     seen = set()
@@ -102,21 +130,20 @@ def weight_entries(model: nn.Module, prefix: str) -> list[Entry]:
     @lru_cache(1)  # the pieces of a parameter follow each other
     def gathered(shown: str) -> Tensor:
         name, tensor = parts[shown]
-        return merged(model, name, whole(tensor.detach())).to(_type(tensor))
+        return merged(model, name, whole(tensor.detach()))
 
     def part(shown: str, piece: Piece) -> Tensor:
-        return gathered(shown) if piece.at is None else gathered(shown)[piece.at]
+        every = gathered(shown)
+        return (every if piece.at is None else every[piece.at]).to(types.of(piece.name, every))
 
     entries = []
     for shown, (_, tensor) in parts.items():
         pieces = layout.get(shown) or [Piece(shown)]
-        size = tensor.numel() * _type(tensor).itemsize // len(pieces)
-        entries += [Entry(each.name, size, partial(part, shown, each)) for each in pieces]
+        numbers = tensor.numel() // len(pieces)
+        for each in pieces:
+            size = numbers * types.of(each.name, tensor).itemsize
+            entries.append(Entry(each.name, size, partial(part, shown, each), numbers))
     return entries
-
-
-def _type(tensor: Tensor) -> torch.dtype:
-    return torch.float32 if tensor.is_floating_point() else tensor.dtype
 
 
 def _adapters(language: nn.Module) -> list[Entry]:
@@ -126,15 +153,20 @@ def _adapters(language: nn.Module) -> list[Entry]:
         return "base_model.model." + name.replace(".default.", ".")
 
     return [
-        Entry(peft_name(name), tensor.numel() * tensor.element_size(), lambda tensor=tensor: whole(tensor.detach()))
+        Entry(
+            peft_name(name),
+            tensor.numel() * tensor.element_size(),
+            lambda tensor=tensor: whole(tensor.detach()),
+            tensor.numel(),
+        )
         for name, tensor in names_of(language).items()
         if is_adapter(name)
     ]
 
 
-def _save_config(language: Any, folder: Path) -> None:
+def _save_config(language: Any, folder: Path, dtype: torch.dtype) -> None:
     config = type(language.config).from_dict(language.config.to_dict())
-    config.dtype = torch.float32
+    config.dtype = dtype
     config.architectures = [original_class(type(language)).__name__]
     config.save_pretrained(str(folder))
 

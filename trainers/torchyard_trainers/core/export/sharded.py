@@ -23,11 +23,12 @@ FILE_BYTES = 4 << 30
 
 
 class Entry(NamedTuple):
-    """A tensor to write: its name and size, and how to make it whole, which is collective."""
+    """A tensor to write: its name and size, how to make it whole, which is collective, and its numbers."""
 
     name: str
     bytes: int
     make: Callable[[], Tensor]
+    numbers: int = 0
 
 
 def write_files(
