@@ -80,7 +80,7 @@ class Datasets:
                 raise
             more = "set trainer.params.validation, or raise holdOut"
             raise DataError(f"of the records that are held out to evaluate, {error}; {more}") from error
-        self.notes = list(dict.fromkeys([*encoder.notes, *asks.notes]))
+        self.notes = [each for each in dict.fromkeys([*encoder.notes, *asks.notes, self.note]) if each]
 
     def _samples(self, rows: Rows, encoder: Encoder, collate: Any) -> Samples:
         settings = self._settings

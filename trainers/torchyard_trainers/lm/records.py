@@ -127,7 +127,7 @@ class Encoder:
             raise BadRecordError(self._names["text"], "is empty")
         tokens = self._ended(self._begun(self._plain(text, self._names["text"]), "text"), "text")
         document = Document(tokens, [True] * len(tokens))
-        if self._settings.text_windows:
+        if self._settings.text_windows and len(tokens) > 1:
             check_known(self._tokenizer, tokens, self._vocabulary, self._names["text"])
             return document
         return self._fitted(document, self._names["text"])

@@ -104,7 +104,7 @@ class LanguageModeling(Workload):
         self._notes: list[str] = []
         self._data = self._opened() if settings.reads_files else None
         if self._data is not None:
-            self._note = "\n".join(filter(None, [self._note, *self._data.notes]))
+            self._notes += self._data.notes
         settings = self.settings
         if self._data is not None and settings.method in ("sft", "dpo"):
             self.source = self._data.train
@@ -135,9 +135,7 @@ class LanguageModeling(Workload):
             check_files(tokens)  # before a hash reads them whole
         files = [] if tokens is None else [each for each in tokenizer_files(tokens).values() if isinstance(each, Path)]
         tokens_of = tokenizer_fingerprint(files) if files else "characters"
-        data = Datasets(settings, self.tokenizer, vocabulary, tokens_of=tokens_of)
-        self._notes += [data.note] if data.note else []
-        return data
+        return Datasets(settings, self.tokenizer, vocabulary, tokens_of=tokens_of)
 
     @cached_property
     def tokenizer(self) -> Any:
