@@ -257,7 +257,11 @@ def test_a_prompt_to_complete_keeps_its_record_and_the_answer(tokenizer, row, te
             {"method": "dpo"},
             "field 'chosen' has no turn of the assista",
         ),
-        ({"prompt": "p", "chosen": "x", "rejected": "x"}, {"method": "dpo"}, "'rejected' is the same answer as 'chosen'"),
+        (
+            {"prompt": "p", "chosen": "x", "rejected": "x"},
+            {"method": "dpo"},
+            "'rejected' is the same answer as 'ch",
+        ),
         (
             {"prompt": "p", "chosen": "xxxxxxxy", "rejected": "xxxxxxxz"},
             {"method": "dpo", "maxLength": 6},
@@ -328,7 +332,9 @@ def test_bad_records_end_the_job_with_their_place_or_are_skipped_and_counted(tok
     rows = [{"prompt": f"{number}", "completion": "x"} for number in range(20)]
     rows[7] = {"prompt": "7"}
     path, check = write(tmp_path / "d.jsonl", rows), write(tmp_path / "v.jsonl", rows[:5])
-    with pytest.raises(DataError, match=r"^d\.jsonl, line 8: field 'completion' is missing.*the only one of 20 records"):
+    with pytest.raises(
+        DataError, match=r"^d\.jsonl, line 8: field 'completion' is missing.*the only one of 20 rec"
+    ):
         opened(tokenizer, data=[path], validation=[check])
     data = opened(tokenizer, data=[path], validation=[check], badRecords="skip")
     assert (len(data.train), data.metrics["skippedRecords"]) == (19, 1)
@@ -346,7 +352,7 @@ def test_long_texts_become_windows_and_no_token_is_lost(tokenizer, tmp_path):
     rows = [{"text": letter * size} for letter, size in (("a", 50), ("b", 7), ("c", 16), ("d", 33))]
     path, check = write(tmp_path / "t.jsonl", rows), write(tmp_path / "v.jsonl", rows[:1])
     data = opened(tokenizer, data=[path], validation=[check], maxLength=16)
-    learned = [batch["labels"][batch["labels"] != IGNORE] for batch in map(data.train.read, [[i] for i in range(9)])]
+    learned = [each[each != IGNORE] for each in (data.train.read([number])["labels"] for number in range(9))]
     assert (len(data.train), len(data.held_out)) == (4 + 1 + 1 + 3, 4)
     expected = [token for row in rows for token in [*tokenizer(row["text"])["input_ids"][1:], tokenizer.eos_token_id]]
     assert torch.cat(learned).tolist() == expected

@@ -48,7 +48,7 @@ def test_parameters_are_columns_by_name_as_in_trl(function, expected, workers):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("of_no_column", r"of_no_column has the parameter 'solution', which is no column .*; their columns are 'bonus'"),
+        ("of_no_column", r"has the parameter 'solution', which is no column .*; their columns are 'bonus'"),
         ("of_trl_only", "of_trl_only has the parameter 'completion_ids', which only TRL has"),
     ],
 )

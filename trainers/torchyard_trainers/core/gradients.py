@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-
 LORA = "lora_"  # in the names of adapters
 _EXPERT = re.compile(r"experts?\.\d+\.")
 

@@ -124,16 +124,12 @@ class Datasets:
         records, settings = sum(len(each.lengths) for each in self.scans), self._settings
         bad, long = (sum(getattr(each, name) for each in self.scans) for name in ("bad", "too_long"))
         lost, cut = self.metrics["lostTokenFraction"], int(self.metrics["truncatedRecords"])
+        most = f"trainer.params.maxLength: {settings.max_length} tokens"
         parts = [f"{bad} cannot be used and are skipped ({self.scans[0].problems[0]})"] if bad else []
         if long:
-            parts.append(
-                f"{long} have prompts of more than trainer.params.maxLength: {settings.max_length} tokens and are skipped"
-            )
+            parts.append(f"{long} have prompts of more than {most} and are skipped")
         if cut:
-            parts.append(
-                f"{cut} have more than trainer.params.maxLength: {settings.max_length} tokens and are cut, which loses "
-                f"{100 * lost:.3g} % of all tokens; raise it"
-            )
+            parts.append(f"{cut} have more than {most} and are cut, which loses {100 * lost:.3g} % of all; raise it")
         return f"trainer.params.data: of {records} records, {'; '.join(parts)}" if parts else ""
 
     @property

@@ -105,9 +105,9 @@ def _mask(
     from transformers.masking_utils import sdpa_mask
 
     documents = _ROW.documents
-    if documents is not None and attention_mask is None and not use_vmap:
-        if local_size is None or documents.longest <= local_size:
-            return None
+    plain = documents is not None and attention_mask is None and not use_vmap
+    if documents is not None and plain and (local_size is None or documents.longest <= local_size):
+        return None
     return sdpa_mask(  # type: ignore[no-any-return]
         *args, attention_mask=attention_mask, local_size=local_size, use_vmap=use_vmap, **more
     )

@@ -84,7 +84,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     ] = None
     split: Annotated[
         Split | None,
-        doc("data: files that train, by their names (train-00000-of-00002.parquet, data/train/...), of sets with more."),
+        doc("data: files that train, of sets with several splits (train-00000-of-00002.parquet, data/test/...)."),
     ] = None
     data_weights: Annotated[
         list[Positive] | None,

@@ -132,8 +132,8 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
 # Fields of procedural tasks, and of data from files.
 _TASK = ("task", "length", "symbols")
 _FILES = (
-    *("split", "validation_split", "data_weights", "hold_out", "format", "fields", "max_length", "truncation", "train_on", "bad_records"),
-    "token_type",
+    *("split", "validation_split", "data_weights", "hold_out", "format", "fields", "max_length", "truncation"),
+    *("train_on", "bad_records", "token_type"),
 )
 # Fields that a model does not depend on.
 _DATA = ("data", "validation", *_FILES, "reward", "eval_completions")

@@ -214,7 +214,9 @@ class Encoder:
         )
         if chosen.tokens == rejected.tokens:
             if chosen.lost or rejected.lost:
-                problem = f"does not differ from {names[0]!r} within {self._settings.max_length} tokens; raise maxLength"
+                problem = (
+                    f"does not differ from {names[0]!r} within {self._settings.max_length} tokens; raise maxLength"
+                )
                 raise TooLongError(names[1], problem, len(rejected.tokens) + rejected.lost)
             raise BadRecordError(names[1], f"is the same answer as {names[0]!r}, so that there is nothing to prefer")
         return Example(chosen, rejected)

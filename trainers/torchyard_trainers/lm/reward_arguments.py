@@ -38,9 +38,7 @@ def caller(function: Callable[..., Any], name: str) -> Call:
         if not _by_name(parameters):
             _check_positional(function, name)
 
-    def call(
-        prompts: list[str], completions: list[str], rows: list[Mapping[str, Any]], columns: list[str]
-    ) -> Any:
+    def call(prompts: list[str], completions: list[str], rows: list[Mapping[str, Any]], columns: list[str]) -> Any:
         if not _by_name(parameters):
             return function(prompts, completions, rows)
         given = {"prompts": prompts, "completions": completions, "rows": rows}

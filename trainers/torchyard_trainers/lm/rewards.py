@@ -78,7 +78,8 @@ class Rewards:
         parts = [slice(at, at + size) for at in range(0, len(completions), size)]
         found: list[float] = []
         for worker, part in zip(self._workers, parts, strict=False):
-            worker.begin(list(prompts[part]), list(completions[part]), [dict(row) for row in rows[part]], list(self._columns))
+            texts = list(prompts[part]), list(completions[part])
+            worker.begin(*texts, [dict(row) for row in rows[part]], list(self._columns))
         for worker, part in zip(self._workers, parts, strict=False):
             found += self._checked(worker.result(len(completions[part])), completions[part])
         return found
@@ -154,9 +155,7 @@ class _Worker:
         if kind == "error":
             raise RewardError(f"trainer.params.reward: {self._name} cannot be imported: {value}")
 
-    def begin(
-        self, prompts: list[str], completions: list[str], rows: list[dict[str, Any]], columns: list[str]
-    ) -> None:
+    def begin(self, prompts: list[str], completions: list[str], rows: list[dict[str, Any]], columns: list[str]) -> None:
         """Send completions to the process; values of a record that JSON lacks, such as times, are sent as text."""
         self._began = time.monotonic()
         try:

@@ -139,7 +139,7 @@ def _scan_windows(rows: TokenWindows, vocabulary: int) -> Scan:
     return Scan(np.where(good, rows.window, 0).astype(np.uint32), np.zeros(len(rows), np.uint32), tuple(problems))
 
 
-def _scanned(  # noqa: PLR0917
+def _scanned(
     files: dict[str, Rows],
     encode: Encode,
     size: Callable[[Any], Size | int],

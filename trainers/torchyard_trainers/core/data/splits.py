@@ -4,9 +4,9 @@
 files of the splits `train`, `test`, `validation` and `train_sft`.
 """
 
-import os
 import re
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from torchyard_trainers.core.exits import DataError
 
@@ -49,7 +49,8 @@ def of_split(paths: Sequence[str], split: str | None, url: str) -> list[str]:
         DataError: the set has several splits and none is chosen, or not the chosen one.
     """
     # What lies above all files is the user's: `/data/test-run/a.jsonl` is no test.
-    shared = len(os.path.commonprefix([path.split("/")[:-1] for path in paths]))
+    levels = zip(*(path.split("/")[:-1] for path in paths), strict=False)
+    shared = sum(1 for _ in takewhile(lambda names: len(set(names)) == 1, levels))
     names = {path: split_name(path, path.count("/") - shared) for path in paths}
     if split is None:
         if len(set(names.values())) == 1 or set(names.values()) <= {"", "train"}:

@@ -11,7 +11,6 @@ from torchyard_trainers.core.data.rows import Row
 from torchyard_trainers.core.exits import DataError
 from torchyard_trainers.core.hub import HEAD, other_than_file
 
-
 WINDOWS = 4096  # that are looked at at once
 
 
@@ -69,7 +68,8 @@ class TokenWindows:
             if self._mapped is not None:
                 tokens = np.asarray(self._mapped[begin:end])
             else:
-                tokens = np.frombuffer(self._file.read(self._begin + begin * size, self._begin + end * size), self._type)
+                content = self._file.read(self._begin + begin * size, self._begin + end * size)
+                tokens = np.frombuffer(content, self._type)
             tokens = tokens.astype(np.uint64)
             targets = tokens[self.window :: self.window]
             found[first : first + count] = np.maximum(tokens[:-1].reshape(count, self.window).max(1), targets)
