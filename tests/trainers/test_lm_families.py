@@ -157,9 +157,7 @@ def test_a_family_that_cannot_generate_is_rejected_where_completions_are_needed(
         check_generation(session, "minimax")
     monkeypatch.setattr("torchyard_trainers.lm.static_cache.GROWING", frozenset())
     _, session = begun(save_family("gpt_neo", tmp_path / "gpt_neo"))
-    with pytest.raises(
-        ConfigError, match=r"after a cache of keys and values its logits differ by .* of their size"
-    ):
+    with pytest.raises(ConfigError, match=r"after a cache of keys and values its logits differ by .* of their size"):
         check_generation(session, "gpt_neo")
 
 
@@ -169,7 +167,7 @@ def test_a_family_that_cannot_generate_does_not_talk(tmp_path):
         answer(folder, "cpu", Sampling(6), io.StringIO(), io.StringIO())
 
 
-@pytest.mark.parametrize("family", ["gpt2", "mixtral", "phimoe", "deepseek_v3"])
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "phimoe", "deepseek_v3", "falcon"])
 def test_adapters_are_added_to_matrices_of_any_layout(tmp_path, family):
     folder = save_family(family, tmp_path / "model")
     work, session = begun(folder, loraRank=2, loraAlpha=8)
@@ -312,9 +310,7 @@ def test_exports_have_the_type_of_their_base_or_the_one_that_is_asked_for(tmp_pa
 def test_adapters_of_the_output_layer_which_nothing_would_train_are_rejected(tmp_path, family, head):
     folder = save_family(family, tmp_path / "model")
     for targets in ([head], ["q_proj", head]):
-        with pytest.raises(
-            ConfigError, match=rf"'{head}' is the output layer, whose weights are read|no layer"
-        ):
+        with pytest.raises(ConfigError, match=rf"'{head}' is the output layer, whose weights are read|no layer"):
             begun(folder, loraRank=2, loraTargets=targets)
 
 

@@ -70,6 +70,8 @@ def shown(tokenizer, document):
         ),
         ({"prompt": [ASK, SAY, MORE], "completion": [LAST]}, {}, "user: hi\nassistant: yo$user: and\nassistant: [ok$]"),
         ({"prompt": [ASK], "completion": "yo"}, {}, "user: hi\nassistant: [yo$]"),
+        ({"prompt": "p", "completion": "c", "label": True}, {}, "p[c$]"),
+        ({"text": "t", "label": False}, {}, "[t$]"),
         ({"text": "t", "prompt": "p", "completion": "c", "messages": [ASK, SAY]}, {"format": "prompt"}, "p[c$]"),
         ({"tokens": np.array([7, 8, 9])}, {}, "[345]"),
         ({"messages": [ASK, SAY | {"content": [{"type": "text", "text": "yo"}]}]}, {}, "user: hi\nassistant: [yo$]"),
@@ -267,6 +269,11 @@ def test_a_prompt_to_complete_keeps_its_record_and_the_answer(tokenizer, row, te
             {"method": "dpo", "maxLength": 6},
             "field 'rejected' does not differ from 'chosen' within 6 tokens; raise maxLength",
         ),
+        (
+            {"prompt": "p", "completion": "c", "label": False},
+            {},
+            "field 'label' is false: the completion is a wrong",
+        ),
         ({"tokens": np.array([7, 500])}, {}, "field 'tokens' has 500, but the model has 100 tokens"),
         ({"tokens": np.array([7, 8])}, {"method": "dpo"}, "only method sft uses; dpo needs chosen and rejected answ"),
         ({"tokens": np.array([7, 8])}, {"method": "ppo"}, "only method sft uses; ppo needs prompts: name other files"),
@@ -332,9 +339,7 @@ def test_bad_records_end_the_job_with_their_place_or_are_skipped_and_counted(tok
     rows = [{"prompt": f"{number}", "completion": "x"} for number in range(20)]
     rows[7] = {"prompt": "7"}
     path, check = write(tmp_path / "d.jsonl", rows), write(tmp_path / "v.jsonl", rows[:5])
-    with pytest.raises(
-        DataError, match=r"^d\.jsonl, line 8: field 'completion' is missing.*the only one of 20 rec"
-    ):
+    with pytest.raises(DataError, match=r"^d\.jsonl, line 8: field 'completion' is missing.*the only one of 20 rec"):
         opened(tokenizer, data=[path], validation=[check])
     data = opened(tokenizer, data=[path], validation=[check], badRecords="skip")
     assert (len(data.train), data.metrics["skippedRecords"]) == (19, 1)

@@ -18,6 +18,9 @@ _IGNORED = {
     *("megatron_core", "peft_type", "peft_version", "qalora_group_size", "revision", "task_type"),
 }
 
+# Classes of transformers whose `forward` writes out the product of `nn.Linear` and computes nothing else.
+_PRODUCTS = ("FalconLinear",)
+
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -41,6 +44,10 @@ def add_lora(
     from peft.tuners.lora import Linear
 
     wanted = _linear(language) if targets == "all-linear" else [targets] if isinstance(targets, str) else list(targets)
+    if not wanted:
+        raise ConfigError(
+            f"LoRA targets: {type(language).__name__} has no linear layers that take adapters; train all weights"
+        )
     if unknown := [each for each in wanted if not _has_layer(language, each)]:
         known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in _linear(language)))
         raise ConfigError(
@@ -171,7 +178,8 @@ def _linear(language: nn.Module) -> list[str]:
     layers = [
         name
         for name, each in language.named_modules()
-        if name != head and type(each).forward in (nn.Linear.forward, Conv1D.forward)
+        if name != head
+        and (type(each).forward in (nn.Linear.forward, Conv1D.forward) or type(each).__name__ in _PRODUCTS)
     ]
     understood = LoraConfig(target_modules=sorted({name.rsplit(".", 1)[-1] for name in layers}))
     convert_peft_config_for_transformers(understood, language, None)

@@ -40,6 +40,7 @@ class Example(NamedTuple):
     prompt: Prompt | None = None  # to complete
 
 
+LABEL = "label"  # whether the answer of a record is a right one, in datasets for KTO
 # Which kinds a record of supervised fine-tuning can be, the most specific first.
 KINDS = ("messages", "prompt", "text")
 
@@ -76,6 +77,12 @@ class Encoder:
         """
         if isinstance(row.get("tokens"), np.ndarray):
             return Example(self._windows(row["tokens"]))
+        if row.get(LABEL) is False and row.get(self._names["completion"]) is not None:
+            raise BadRecordError(
+                LABEL,
+                "is false: the completion is a wrong one, as TRL has it for KTO. Leave such records out "
+                "(badRecords: skip), or make pairs of 'chosen' and 'rejected' of them for method dpo",
+            )
         row = with_joined(row, self._joins) if self._joins else row
         if self._settings.method == "dpo":
             return self._pair(row)
