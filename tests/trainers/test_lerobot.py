@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -462,3 +463,47 @@ def test_a_run_on_recordings_is_the_same_on_one_and_two_processes_and_a_bad_one_
     yard.root.mkdir()
     assert yard.start(settings(folder)).wait() == [Exit.DATA]
     assert "episode 1" in yard.failure()["message"]
+
+
+def with_an_outlier(folder):
+    """A dataset of which one action is a thousand times too large, as its statistics say."""
+    write_lerobot(folder, "v3.0", [60, 60])
+    file = next(folder.glob("data/**/*.parquet"))
+    table = parquet.read_table(file)
+    actions = np.array(table["action"].to_pylist(), np.float32).reshape(-1, 1)
+    actions[50] = 200
+    column = pa.array(actions[:, 0].tolist(), table.schema.field("action").type)
+    parquet.write_table(table.set_column(table.schema.get_field_index("action"), "action", column), file)
+    stats = json.loads((folder / "meta/stats.json").read_text())
+    low, high = np.quantile(actions, [0.01, 0.99], axis=0)
+    kinds = {"min": actions.min(0), "max": actions.max(0), "mean": actions.mean(0), "std": actions.std(0)}
+    stats["action"] |= {kind: each.tolist() for kind, each in (kinds | {"q01": low, "q99": high}).items()}
+    stats["observation.state"] |= {"q01": [-1.0] * 2, "q99": [1.0] * 2}
+    (folder / "meta/stats.json").write_text(json.dumps(stats))
+    return actions
+
+
+def test_an_outlier_that_flattens_all_other_values_is_named_with_numbers_and_quantiles_ignore_it(tmp_path):
+    actions = with_an_outlier(tmp_path)
+    for kind in ("min-max", "mean-std"):
+        (text,) = recordings(tmp_path, kind=kind).warnings()
+        assert re.search(
+            rf"'action': 98 % of the values of part 0 are from -0.2 to 0.2, .* to 200: .* {kind}", text
+        )
+        assert "use trainer.params.normalization quantile" in text
+    source = recordings(tmp_path, kind="quantile")
+    assert source.warnings() == []
+    scaled = source.scaling(ACTION).normalize(torch.from_numpy(actions))
+    assert torch.quantile(scaled.double(), 0.99, 0).tolist() == pytest.approx([1], abs=1e-5)
+    assert (scaled.abs() <= 1).float().mean() > 0.95
+    assert torch.allclose(source.scaling(ACTION).restore(scaled), torch.from_numpy(actions), atol=1e-3)
+    stats = tmp_path / "meta/stats.json"
+    stats.write_text(stats.read_text().replace("q99", "q98"))
+    with pytest.raises(DataError, match=r"the statistics lack 'q99' of 'observation.state'; .*version 3.0 has quant"):
+        recordings(tmp_path, kind="quantile")
+
+
+def test_ordinary_recordings_have_no_outliers(tmp_path):
+    write_lerobot(tmp_path, "v2.1", [40, 30])
+    for kind in ("min-max", "mean-std", "none"):
+        assert recordings(tmp_path, kind=kind).warnings() == []

@@ -43,6 +43,7 @@ def test_a_state_is_enough_to_go_on_with_the_same_bits_in_another_process_and_at
     whole = played(environment, start, 0, 45)
     assert any(each.terminated.any() for each in whole)
     assert given is not HILL or any(each.truncated.any() for each in whole)
+    assert len({each.data_ptr() for each in start.values()}) == len(start), "a restore fills each in place"
     middle = {name: each.clone()[rows] for name, each in whole[19].state.items()}
     assert (middle["steps"] > 1).any(), "episodes go on where they were"
     again = played(opened(given), middle, 20, 45, rows)

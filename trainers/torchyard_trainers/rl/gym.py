@@ -134,9 +134,15 @@ class Gymnasium:
         seeds = (numbers[:, 0].double().cpu() * _SEEDS).long()
         seen = np.stack([self._begin(int(seed)) for seed in seeds])
         count = len(seeds)
-        none, actions = np.zeros(count, np.int32), np.zeros((count, self.limit), np.int32)
-        recent = np.zeros((count, min(_RECENT, self.limit)), np.int32)
-        return _state(Live(seeds.numpy(), none, none.astype(np.float64), none, actions, recent), seen, numbers.device)
+        live = Live(
+            seeds.numpy(),
+            np.zeros(count, np.int32),
+            np.zeros(count),
+            np.zeros(count, np.int32),
+            np.zeros((count, self.limit), np.int32),
+            np.zeros((count, min(_RECENT, self.limit)), np.int32),
+        )
+        return _state(live, seen, numbers.device)
 
     def observe(self, state: State) -> Tensor:
         """See `Environment`: the flattened observation."""

@@ -96,10 +96,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc("Times and noises for each demonstration of a step: images and instruction are read once for all of them."),
     ] = None
     normalization: Annotated[
-        Literal["min-max", "mean-std", "none"] | None,
+        Literal["min-max", "quantile", "mean-std", "none"] | None,
         doc(
-            "Scale state and actions by statistics of the demonstrations: to [-1, 1], or to mean 0 and standard "
-            "deviation 1."
+            "Scale state and actions by statistics of the demonstrations. min-max: to [-1, 1]; quantile: 98 % of the "
+            "values to [-1, 1], so that a few outliers do not matter; mean-std: to mean 0 and standard deviation 1."
         ),
     ] = None
     batch: Annotated[
@@ -332,6 +332,8 @@ def _check(params: Params, settings: Settings) -> None:
         )
     if params.pretrained is not None and params.model is not None:
         raise ConfigError(f"{at}.model: {params.model}, but the geometry is that of {at}.pretrained; remove one")
+    if settings.data is None and settings.normalization == "quantile":
+        raise ConfigError(f"{at}.normalization: quantile, but the procedural tabletop has no outliers; use min-max")
     if settings.data is not None and params.objects is not None:
         raise ConfigError(f"{at}.objects: {params.objects}, but {at}.data has its own objects; remove it")
     try:

@@ -17,12 +17,13 @@ from torchyard_trainers.core.data.robot_features import ACTION, STATE, no_camera
 from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.core.vocabulary import Vocabulary
 from torchyard_trainers.vla.instructions import Instructions
-from torchyard_trainers.vla.normalization import Kind, Scaling, as_json, scaling
+from torchyard_trainers.vla.normalization import Kind, Scaling, as_json, flattened, scaling
 from torchyard_trainers.vla.observation import Demonstration, Observation
 from torchyard_trainers.vla.params import Settings
 
 # A time between frames is meant where it is this far from a frame, in frames.
 _NEAR = 0.01
+_LOOKED_AT = 64  # episodes whose numbers are looked at for outliers, at most
 
 
 class Batch(NamedTuple):
@@ -91,7 +92,7 @@ class Recordings:
         self._names = robot_features(dataset, fields or {})
         self.state_size, self.action_size = (dataset.width(name) for name in self._names.values())
         for name in self._names.values():
-            if kind != "none" and (fault := statistics_fault(dataset, name)):
+            if kind != "none" and (fault := statistics_fault(dataset, name, quantiles=kind == "quantile")):
                 raise DataError(f"{dataset.folder}: {fault}")
         self._kind: Kind = kind
         stride = 1 if action_seconds is None else _frames_of(action_seconds, dataset.fps, "actionSeconds")
@@ -151,6 +152,23 @@ class Recordings:
         """Return files that an exported policy needs: statistics, and what encodes instructions."""
         own = {name: self._dataset.statistics.get(feature, {}) for name, feature in self._names.items()}
         return {"normalization.json": as_json(self._kind, own), **self.instructions.assets()}
+
+    def warnings(self) -> list[str]:
+        """Return what a few outliers do to state and actions, seen in some of the episodes."""
+        if self._kind == "none":
+            return []
+        step = -(-len(self._episodes) // _LOOKED_AT)
+        rows = [self._frames.of(episode) for episode in self._episodes[::step]]
+        found = {
+            name: flattened(np.concatenate([each[name] for each in rows]), self._dataset.statistics[name], self._kind)
+            for name in self._names.values()
+        }
+        return [
+            f"{self._dataset.folder}: field {name!r}: {text}; use trainer.params.normalization quantile, or leave out "
+            "the frames with the others"
+            for name, text in found.items()
+            if text
+        ]
 
     @cached_property
     def _frames(self) -> Frames:

@@ -14,6 +14,7 @@ from torchyard_trainers.core.data.loader import on_device
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.geometry import geometry_of
 from torchyard_trainers.core.image_processor import HALVES, check_colours
+from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.pretrained import Pretrained
@@ -177,6 +178,10 @@ class VisionLanguageAction(Workload):
 
     def begin(self, session: Session) -> dict[str, float]:
         """Measure the model before training."""
+        if self.source is not None and session.world.is_main:
+            for text in self.source.warnings():
+                session.reporter.warn(text)
+                say(text)
         metrics = self.evaluate(session)
         untrained = {"successRateUntrained": metrics["successRate"]} if "successRate" in metrics else {}
         name = self.objective.metric

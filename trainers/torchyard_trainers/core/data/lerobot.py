@@ -27,6 +27,7 @@ VERSIONS = ("v2.0", "v2.1", "v3.0")
 INFO = "meta/info.json"
 IMAGE_KINDS = ("image", "video")
 KINDS = ("min", "max", "mean", "std")  # of statistics
+QUANTILES = ("q01", "q99")  # which newer datasets have as well
 MAX_JSON_BYTES = 64 << 20
 MAX_RECORDS = 1_000_000  # episodes, and tasks
 MAX_TEMPLATE = 1000  # characters
@@ -131,21 +132,30 @@ def open_lerobot(folder: Path) -> LeRobot:
     return LeRobot(folder, version, float(fps), features, episodes, tasks, statistics, digest.hexdigest())
 
 
-def statistics_fault(dataset: LeRobot, name: str) -> str:
-    """Return why the statistics of a vector cannot normalise it, with the fix; "" if they can."""
+def statistics_fault(dataset: LeRobot, name: str, *, quantiles: bool = False) -> str:
+    """Return why the statistics of a vector cannot normalise it, with the fix; "" if they can.
+
+    Args:
+        dataset: whose statistics they are.
+        name: of the vector.
+        quantiles: whether `QUANTILES` are needed, too, which version 3.0 has.
+    """
     found, again = dataset.statistics.get(name, {}), "compute the statistics again with LeRobot"
-    if missing := [kind for kind in KINDS if kind not in found]:
-        return f"the statistics lack {missing[0]!r} of {name!r}; {again}"
-    for kind in KINDS:
+    kinds = (*KINDS, *QUANTILES) if quantiles else KINDS
+    if missing := [kind for kind in kinds if kind not in found]:
+        version = " (version 3.0 has quantiles)" if missing[0] in QUANTILES else ""
+        return f"the statistics lack {missing[0]!r} of {name!r}; {again}{version}"
+    for kind in kinds:
         if len(found[kind]) != dataset.width(name):
             return (
                 f"statistics: {kind!r} of {name!r} has {len(found[kind])} numbers, not {dataset.width(name)}; {again}"
             )
         if not all(map(math.isfinite, found[kind])):
             return f"statistics: {kind!r} of {name!r} is {found[kind]}; numbers must be finite; {again}"
-    for least, most in zip(found["min"], found["max"], strict=True):
-        if least > most:
-            return f"statistics: 'min' of {name!r} is {least:g}, above 'max', {most:g}; {again}"
+    for low, high in (("min", "max"), *([QUANTILES] if quantiles else [])):
+        for least, most in zip(found[low], found[high], strict=True):
+            if least > most:
+                return f"statistics: {low!r} of {name!r} is {least:g}, above {high!r}, {most:g}; {again}"
     return ""
 
 
@@ -248,7 +258,7 @@ def _kinds(values: Any, name: str, where: str) -> dict[str, list[float]]:
     if not isinstance(values, dict):
         raise DataError(f"{where}: the statistics of {name!r} are {str(values)[:60]}, expected an object")
     found = {}
-    for kind in (*KINDS, "count"):
+    for kind in (*KINDS, *QUANTILES, "count"):
         if kind not in values:
             continue
         try:
