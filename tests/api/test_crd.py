@@ -166,6 +166,7 @@ def test_kubectl_shows_the_columns_people_look_for():
         "CKPT",
         "REASON",
         "NODES",
+        "GANG",
         "RESULT",
     ]
     known = {f".{path}" for path, _ in NODES} | {".metadata.creationTimestamp"}

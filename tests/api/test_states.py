@@ -10,7 +10,7 @@ from torchyard.api.status import Phase, State
     ("holds", "states"),
     [
         ("terminal", {"Succeeded", "Failed"}),
-        ("active", {"", "Pending", "Starting", "Running", "Recovering"}),
+        ("active", {"", "Pending", "Queued", "Starting", "Running", "Recovering"}),
         ("ready", {"Running", "Suspended", "Succeeded"}),
         ("at_rest", {"Suspended", "Succeeded", "Failed"}),
     ],

@@ -1,11 +1,13 @@
 """What the operator may do: the least that works, each right with its reason in docs/installation.md."""
 
+import itertools
 import re
 
 import pytest
 from tests.support.charts import NAMESPACE, ROOT, needs_helm, one, rendered
 
 from torchyard.cli.commands.cluster_checks import OPERATORS
+from torchyard.schedulers.backends import BACKENDS, switched_on
 
 pytestmark = needs_helm
 
@@ -117,6 +119,37 @@ def test_with_watched_namespaces_it_has_no_rights_on_jobs_elsewhere():
     assert at_home == ALLOWED_AT_HOME
 
 
+@pytest.mark.parametrize(
+    "names",
+    [each for size in range(len(BACKENDS) + 1) for each in itertools.combinations(BACKENDS, size)],
+    ids="+".join,
+)
+def test_a_scheduler_adds_its_rights_only_where_it_is_on(names):
+    values = {"schedulers": dict.fromkeys(names, True)}
+    wanted = {
+        (right.group, right.resource, verb) for name in names for right in BACKENDS[name].rights for verb in right.verbs
+    }
+    documents = rendered(values)
+    everywhere, at_home, elsewhere = operators(documents)
+    assert (everywhere, at_home, elsewhere) == (ALLOWED_EVERYWHERE | wanted, ALLOWED_AT_HOME, {})
+    args = one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    given = [arg.partition("=")[2].split(",") for arg in args if arg.startswith("--schedulers=")]
+    assert [[each.partition("=")[0] for each in named] for named in given] == ([list(names)] if names else [])
+    for named in given:
+        switched_on(named)
+
+
+def test_rights_of_schedulers_on_namespaces_stay_in_the_watched_ones():
+    values = {"schedulers": dict.fromkeys(BACKENDS, True), "watchNamespaces": ["red"]}
+    everywhere, _, elsewhere = operators(rendered(values))
+    rights = [right for scheduler in BACKENDS.values() for right in scheduler.rights]
+    for right in rights:
+        holder = everywhere if right.everywhere else elsewhere[("red", "torchyard-jobs")]
+        assert {(right.group, right.resource, verb) for verb in right.verbs} <= holder
+    groups = {right.group for right in rights if not right.everywhere}
+    assert not groups & {group for group, _, _ in everywhere}
+
+
 @pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["red"]}, METRICS], ids=["all", "namespaced", "metrics"])
 def test_no_role_has_a_right_that_leads_to_others(values):
     for role in rendered(values):
@@ -148,3 +181,20 @@ def test_every_right_has_its_reason_in_the_documentation():
         for verb in re.findall(r"`([a-z]+)`", verbs)
     }
     assert rows == {(resource, verb) for _, resource, verb in ALLOWED_EVERYWHERE | ALLOWED_AT_HOME | WITH_METRICS}
+
+
+def test_every_right_of_a_scheduler_is_in_the_documentation():
+    text = (ROOT / "docs/schedulers.md").read_text().partition("\n## Rights")[2]
+    rows = {
+        (name, resource, verb)
+        for name, resource, verbs in re.findall(
+            r"^\| `(\w+)` \| `([^`]+)` \| ((?:`[a-z]+`(?:, )?)+) \|", text, re.MULTILINE
+        )
+        for verb in re.findall(r"`([a-z]+)`", verbs)
+    }
+    assert rows == {
+        (name, f"{right.resource}.{right.group}".rstrip("."), verb)
+        for name, scheduler in BACKENDS.items()
+        for right in scheduler.rights
+        for verb in right.verbs
+    }

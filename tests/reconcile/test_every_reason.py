@@ -29,6 +29,7 @@ from tests.support.virtual_time import virtual_time
 
 from torchyard.api.exit_codes import EXIT_REASONS, ExitCode
 from torchyard.api.reasons import MAX_MESSAGE, Reason, say
+from torchyard.api.spec_placement import Scheduling
 from torchyard.api.spec_reliability import Health, Restart
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import TrainingJobStatus
@@ -39,6 +40,7 @@ from torchyard.local.run import RunFolder
 from torchyard.reconcile.observed import Refusal
 from torchyard.reconcile.plan import plan, stalled, with_conditions
 from torchyard.reconcile.ports import Refused
+from torchyard.schedulers.volcano import Volcano
 
 MESSAGES = Path(__file__).with_name("messages.yaml")
 Said = dict[str, str]
@@ -178,6 +180,19 @@ def partly() -> Said:
     world.settle()
     world.settle()
     return late(nothing, 3600, world)
+
+
+def without_its_scheduler() -> Said:
+    world = World(2, scheduling=Scheduling(gang="volcano"))
+    world.settle()
+    return said(world)
+
+
+def before_its_group_is_seen() -> Said:
+    world = World(2)
+    world.scheduler = Volcano()
+    world.step()
+    return said(world)
 
 
 def suspends() -> Said:
@@ -348,6 +363,7 @@ OF_OBJECTS = {
     "NameConflict": "service ty-job does not belong to this job",
     "PredecessorStopping": "job-0-0, job-0-1",
     "PodAltered": "label torchyard.dev/job-uid",
+    "SchedulerRejected": "PodGroup job-job-uid: spec.minMember: Invalid value: 0",
 }
 OF_EVENTS = {"NameTaken": "pod job-0-0 without a controller", "ForgedPod": "pod job-0-1"}
 RANKS = {"alone_seconds": 61.0, "device": "cpu"}
@@ -368,6 +384,8 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     "WaitingForAgents": silent,
     "AgentSilent": silent,
     "GangIncomplete": partly,
+    "SchedulerUnavailable": without_its_scheduler,
+    "WaitingForScheduler": before_its_group_is_seen,
     "RoundOpened": lambda: said(World(1).to_running()),
     "ConfigurationChanged": edited,
     "Starting": lambda: said(started()),

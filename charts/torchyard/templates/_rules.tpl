@@ -23,6 +23,28 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]
+{{- with .Values.schedulers }}
+{{- if .native }}
+- apiGroups: [scheduling.k8s.io]
+  resources: [podgroups]
+  verbs: [get, list, watch, create, delete]
+{{- end }}
+{{- if .volcano }}
+- apiGroups: [scheduling.volcano.sh]
+  resources: [podgroups]
+  verbs: [get, list, watch, create, delete]
+{{- end }}
+{{- if .coscheduling }}
+- apiGroups: [scheduling.x-k8s.io]
+  resources: [podgroups]
+  verbs: [get, list, watch, create, patch, delete]
+{{- end }}
+{{- if .kai }}
+- apiGroups: [scheduling.run.ai]
+  resources: [podgroups]
+  verbs: [get, list, watch, create, delete]
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "torchyard.rulesOfTheCluster" -}}
@@ -37,6 +59,11 @@
   resources: [subjectaccessreviews]
   verbs: [create]
 {{- end }}
+{{- if .Values.schedulers.coscheduling }}
+- apiGroups: [""]
+  resources: [nodes]
+  verbs: [watch]
+{{- end }}
 {{- end }}
 
 {{- define "torchyard.rulesAtHome" -}}
@@ -50,4 +77,15 @@
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, patch]
+{{- end }}
+
+{{- /* The value of --schedulers, the preferred one first. */ -}}
+{{- define "torchyard.schedulers" -}}
+{{- $names := .Values.schedulers.names }}
+{{- $on := list }}
+{{- if .Values.schedulers.native }}{{ $on = append $on "native" }}{{ end }}
+{{- if .Values.schedulers.volcano }}{{ $on = append $on (printf "volcano=%s" $names.volcano) }}{{ end }}
+{{- if .Values.schedulers.coscheduling }}{{ $on = append $on (printf "coscheduling=%s" $names.coscheduling) }}{{ end }}
+{{- if .Values.schedulers.kai }}{{ $on = append $on (printf "kai=%s" $names.kai) }}{{ end }}
+{{- join "," $on }}
 {{- end }}

@@ -36,6 +36,7 @@ _COLUMNS: tuple[Column, ...] = (
     ("Ckpt", ".status.checkpoint.step", "integer", 1, "Step of the newest checkpoint."),
     ("Reason", ".status.reason", "string", 1, "Why the job is in its state."),
     ("Nodes", ".status.nodes.ready", "integer", 1, "Pods that are ready."),
+    ("Gang", ".status.gang.enforcedBy", "string", 1, "The scheduler that places all pods or none."),
     ("Result", ".status.columns.result", "string", 1, "What a built-in workload is trained for, as it evaluated it."),
 )
 

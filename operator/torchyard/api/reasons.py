@@ -283,6 +283,23 @@ class Reason(TableEnum):
         announced=False,
         admits=False,
     )
+    SCHEDULER_UNAVAILABLE = _waiting(
+        "SchedulerUnavailable",
+        "the gang scheduler that the job asks for cannot be used",
+        "install it and switch it on in the chart, or set spec.scheduling.gang: auto without a queue",
+        stalls=True,
+        admits=False,
+    )
+    WAITING_FOR_SCHEDULER = _waiting(
+        "WaitingForScheduler", "the gang scheduler has not answered yet", announced=False, admits=False
+    )
+    SCHEDULER_REJECTED = _waiting(
+        "SchedulerRejected",
+        "the API server rejects the object by which the gang scheduler would know the job",
+        "correct the field that the message names, or ask the administrator of the scheduler",
+        stalls=True,
+        admits=False,
+    )
     AGENT_SILENT = _waiting(
         "AgentSilent",
         "pods run but their agents do not reach the operator",
@@ -468,7 +485,7 @@ class Reason(TableEnum):
     STORAGE_FAILED = _failure(
         "StorageFailed", "the checkpoint volume failed", "check free space and health of the checkpoint volume"
     )
-    PREEMPTED = _failure("Preempted", "the workers of a pod were asked to stop", counted=False)
+    PREEMPTED = _failure("Preempted", "the workers were asked to save and stop", counted=False)
     PEER_LOST = _failure(
         "PeerLost", "a worker lost the connection to another one", "see `torchyard logs` of the rank that ended first"
     )

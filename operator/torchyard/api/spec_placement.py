@@ -88,10 +88,13 @@ class Topology(Model, frozen=True, kw_only=True):
 class Scheduling(Model, frozen=True, kw_only=True):
     """How the gang is queued and placed."""
 
-    queue: Annotated[ObjectName | None, doc("Queue of the gang scheduler.")] = None
+    queue: Annotated[ObjectName | None, doc("Queue of a gang scheduler that has queues.")] = None
     gang: Annotated[
-        Literal["auto", "native", "kueue", "volcano", "coscheduling", "none"],
-        doc("Gang scheduler, which places all pods or none; auto: the one that is installed."),
+        Literal["auto", "native", "kueue", "volcano", "coscheduling", "kai", "none"],
+        doc(
+            "Gang scheduler, which places all pods or none; auto: the first that the operator may use and the cluster "
+            "has, else the operator releases gangs that are only partly placed; none: nothing enforces the gang."
+        ),
     ] = "auto"
     priority_class: Annotated[Reference | None, doc("PriorityClass of the pods.")] = None
     node_selector: Annotated[dict[str, LabelValue], Meta(max_length=32, description="Labels that nodes must have.")] = (
@@ -109,7 +112,10 @@ class Scheduling(Model, frozen=True, kw_only=True):
     topology: Annotated[Topology | None, doc("How close the nodes of the pods must be.")] = None
     gang_timeout: Annotated[
         Duration,
-        doc("Time after which a partially scheduled gang is released; up to a quarter is added."),
+        doc(
+            "Time after which a partially scheduled gang is released; up to a quarter is added. Not used by schedulers "
+            "that place all pods or none."
+        ),
     ] = Duration.default("5m")
 
 

@@ -44,6 +44,7 @@ class State(TableEnum):
 
     NEW = _State(value="", activity="schedule", active=True)  # before the first plan
     PENDING = _State(value="Pending", activity="schedule", active=True)
+    QUEUED = _State(value="Queued", activity="queue", active=True)  # a gang scheduler does not let its pods exist yet
     STARTING = _State(value="Starting", activity="start", active=True)
     RUNNING = _State(value="Running", active=True, ready=True)
     RECOVERING = _State(value="Recovering", activity="recover", active=True)
@@ -288,6 +289,18 @@ class Rendezvous(StatusModel, frozen=True, kw_only=True):
     ] = NO_REASON
 
 
+class GangStatus(StatusModel, frozen=True, kw_only=True):
+    """Which scheduler places all pods of the gang or none, and its message."""
+
+    enforced_by: Annotated[
+        str, doc("native, kueue, volcano, coscheduling, kai; torchyard: the operator alone; none: nothing.")
+    ]
+    admitted: Annotated[bool, doc("Whether the gang has what it asked for: its quota, or a node for every pod.")] = (
+        False
+    )
+    message: Annotated[str, doc("One sentence: who holds the gang back, or how it is placed.")] = ""
+
+
 class Columns(StatusModel, frozen=True, kw_only=True):
     """Figures as `kubectl get` shows them, with their units; everything else reads the figures themselves."""
 
@@ -335,6 +348,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     images: Annotated[
         Images | None, doc("Images of the pods, chosen with the first gang and after each suspension.")
     ] = None
+    gang: Annotated[GangStatus | None, doc("The scheduler of the gang; absent before the first plan.")] = None
     rendezvous: Annotated[Rendezvous, doc("The newest round's members.")] = field(default_factory=Rendezvous)
     restarts: Annotated[Restarts, doc("Restarts so far.")] = field(default_factory=Restarts)
     progress: Annotated[Progress, doc("Progress of training.")] = field(default_factory=Progress)
@@ -375,6 +389,11 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
 def newest_values(status: TrainingJobStatus) -> dict[str, float]:
     """Return the newest value of each metric, those that are not finite among them."""
     return {**status.metrics, **{name: float(each.value) for name, each in status.non_finite_metrics.items()}}
+
+
+def is_preempted(status: TrainingJobStatus) -> bool:
+    """Return whether a gang scheduler took back what it gave: the job continues by itself once it is admitted again."""
+    return status.reason is Reason.PREEMPTED and status.state in {State.SUSPENDING, State.SUSPENDED}
 
 
 def with_reason(status: TrainingJobStatus, state: State, reason: Reason, evidence: str = "") -> TrainingJobStatus:

@@ -40,6 +40,7 @@ from torchyard.kubernetes.sweeps import Sweeps, Trials
 from torchyard.kubernetes.trial_provenance import TrialProvenance
 from torchyard.reconcile.loop.controller import Controller, Settings
 from torchyard.reconcile.ports import Conflict, Unavailable
+from torchyard.schedulers.backends import switched_on
 
 SWEEP_SECONDS = 60.0
 REFRESH_SECONDS = 5.0
@@ -111,6 +112,7 @@ class Operator:
             namespaces=options.namespaces,
             gone=lambda pod_uid: self.registry.forget(pod_uid),  # noqa: PLW0108 -- the registry is made below
             reporter=options.identity,
+            schedulers=switched_on(options.schedulers),
             provenance=provenance,
             clock=clock,
         )
@@ -278,6 +280,7 @@ class Operator:
                     await self.jobs.compare(self._api, namespaces)
                     await self._known_sweeps(namespaces)
                     await self.cluster.tracked.sweep()
+                    await self.cluster.gang_objects.sweep()
                 else:
                     await self.jobs.caught_up(self._api, namespaces)
                     await self._known_sweeps(namespaces)

@@ -32,6 +32,7 @@ class Options(Struct, frozen=True, kw_only=True):
     disk: str = ""
     shm: str = ""
     network_peers: tuple[dict[str, Any], ...] | None = None
+    schedulers: tuple[str, ...] = ()
     qps: float = 500.0
     burst: float = 1000.0
     leader_election: bool = True

@@ -7,7 +7,7 @@ from msgspec import Struct
 from torchyard.api.formatting import addressed, clean, clip
 from torchyard.api.reasons import Reason, timeout_advice
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import Attempt, State
+from torchyard.api.status import Attempt, State, is_preempted
 from torchyard.api.values import span
 from torchyard.local.run import Event
 from torchyard.reconcile.observed import Pod
@@ -79,6 +79,7 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
     troubled = [pod for pod in pods if pod.reason or pod.phase not in {"Running", "Succeeded"}]
     sections = (
         Section("What to do", tuple(addressed(step, name, flags) for step in _advice(job)) if not decided else ()),
+        Section("Gang", tuple(_gang(job))),
         Section("Failures so far", tuple(_failures(job))),
         Section("Pods", tuple(_pod_line(pod, now) for pod in troubled[:MAX_PODS])),
         Section("Not as it should be", tuple(_conditions(job))),
@@ -90,7 +91,7 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
             ),
         ),
     )
-    waits = status.state == State.PENDING  # which has just been explained
+    waits = status.state in {State.PENDING, State.QUEUED} or is_preempted(status)  # which has just been explained
     following = f"torchyard wait {name}{flags} --for running" if waits else next_command(job, flags)
     if trial is not None and decided:
         following = f"torchyard sweep show {trial.sweep}{flags}"
@@ -107,11 +108,11 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
 def next_command(job: TrainingJob, flags: str) -> str:
     """Return the command that most likely comes next for a controlled job."""
     name, state = f"{job.metadata.name}{flags}", job.status.state
-    if state == State.SUSPENDED:
+    if state == State.SUSPENDED and not is_preempted(job.status):
         return f"torchyard resume {name}"
     if not state:
         return f"torchyard doctor{flags}"
-    if state == State.PENDING:
+    if state in {State.PENDING, State.QUEUED} or is_preempted(job.status):
         return f"torchyard explain {name}"
     return f"torchyard logs {name}" + ("" if state.terminal else " -f")
 
@@ -149,6 +150,14 @@ def _advice(job: TrainingJob) -> list[str]:
     cause = status.attempts[-1].cause if status.attempts else None
     reasons = [cause.class_] if status.reason.points_to_cause and cause is not None else []
     return [reason.next_step for reason in (*reasons, status.reason) if reason.next_step][:1]
+
+
+def _gang(job: TrainingJob) -> list[str]:
+    """Return what a gang scheduler says; nothing where pods are placed one by one."""
+    gang = job.status.gang
+    if gang is None or gang.enforced_by in {"torchyard", "none"} or not gang.message:
+        return []
+    return [f"{clean(gang.enforced_by)}: {'admitted' if gang.admitted else 'waits'}, {clean(gang.message)}"]
 
 
 def _failures(job: TrainingJob) -> list[str]:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -14,6 +14,7 @@ from torchyard.api.launch import checkpoint_claim, is_agentless
 from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob, status_document, with_columns
 from torchyard.api.status import Images, TrainingJobStatus
+from torchyard.kubernetes.cache.gang_objects import SOON_SECONDS, GangObjects
 from torchyard.kubernetes.cache.jobs import Jobs, job_path, replace_status
 from torchyard.kubernetes.cache.pod_record import PodRecord, read
 from torchyard.kubernetes.cache.pods import Pods
@@ -22,15 +23,20 @@ from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Gone, No
 from torchyard.kubernetes.companions import PREDECESSOR_SECONDS, Companions
 from torchyard.kubernetes.diagnostics.admission import altered, forbidden, refused
 from torchyard.kubernetes.event_recorder import Recorder
+from torchyard.kubernetes.gang_writes import GangWrites
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import images as pod_images
 from torchyard.kubernetes.manifests.pod import pod as pod_manifest
+from torchyard.kubernetes.manifests.pod import template as pod_template
 from torchyard.kubernetes.objects import KubePod, Seen
 from torchyard.kubernetes.provenance import Provenance
 from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key, NameTaken, Refused, Unavailable
+from torchyard.reconcile.scheduling import enforced_by
+from torchyard.schedulers.none import NOTHING, choose
+from torchyard.schedulers.protocol import Change, Request, Scheduler
 
 CONFIRM_SECONDS = 5.0
 MAX_REPORTS = 20  # of forged pods at a time
@@ -48,6 +54,7 @@ class KubeCluster:
         namespaces: the watched ones; none: all.
         gone: called with the uid of a pod whose object is gone.
         reporter: name of this operator process.
+        schedulers: gang schedulers that may be used, the preferred one first.
         provenance: signs our pods and recognizes them; None: one that knows only its own.
         clock: unix seconds.
     """
@@ -61,6 +68,7 @@ class KubeCluster:
         namespaces: Iterable[str] = (),
         gone: Callable[[str], None] = lambda _uid: None,
         reporter: str = "",
+        schedulers: Sequence[Scheduler] = (),
         provenance: Provenance | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -71,6 +79,10 @@ class KubeCluster:
             api, namespaces, made=self._created_by_operator, changed=jobs.notify, gone=self._forget, clock=clock
         )
         self.recorder = Recorder(api, reporter=reporter, clock=clock)
+        self.gang_objects = GangObjects(
+            api, namespaces, schedulers, changed=jobs.notify, source_changed=self._source_changed
+        )
+        self._gang_writes = GangWrites(api, self.gang_objects)
         self._api, self._gone = api, gone
         self._companions = Companions(api, clock)
         self._reported: set[str] = set()  # uids of forged pods
@@ -84,14 +96,16 @@ class KubeCluster:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.tracked.run())
+                group.create_task(self.gang_objects.run())
                 group.create_task(self.recorder.run())
         finally:
             for task in self._tasks:
                 task.cancel()
 
     async def synced(self) -> None:
-        """Return once every pod that exists is known; nothing may be planned before."""
+        """Return once all pods and the served schedulers are known; nothing may be planned before."""
         await self.tracked.synced()
+        await self.gang_objects.discovered.wait()
 
     # What agents need.
 
@@ -135,6 +149,22 @@ class KubeCluster:
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         """Return every pod that the operator created for the job of this uid."""
         return self.tracked.of(job_uid)
+
+    def scheduling(self, job: TrainingJob) -> Request:
+        """Return the gang scheduler of the job, and its objects as they are in the cache."""
+        objects = self.gang_objects
+        request = choose(job.spec.scheduling, enforced_by(job.status), objects.schedulers, objects.served)
+        if not objects.discovered.is_set() and request.name != NOTHING.name:
+            return msgspec.structs.replace(request, known=False)
+        if request.kind is None:
+            return request
+        return msgspec.structs.replace(
+            request,
+            known=objects.known(request.scheduler),
+            objects=objects.of(job.metadata.uid),
+            sources=objects.sources(request.scheduler),
+            template=pod_template(job, self.site),
+        )
 
     def report_forged(self) -> None:
         """Log pods that pretend to be a job's; warn the job if it is in the same namespace."""
@@ -209,6 +239,15 @@ class KubeCluster:
             raise forbidden(error) or error from error
         else:
             self._took(job, answer)
+
+    async def change_object(self, job: TrainingJob, change: Change) -> None:
+        """Create, change or delete an object of a gang scheduler; one that is as wanted already is success.
+
+        Raises:
+            Refused: the API server rejects it, or the name belongs to another owner.
+            Conflict, Unavailable: to be tried again.
+        """
+        await self._gang_writes.execute(job, change)
 
     async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
         """Replace the status of the job with this uid; a job that is gone is success.
@@ -319,6 +358,13 @@ class KubeCluster:
         job = self.jobs.get((record.namespace, record.job_name))
         same = job is not None and job.metadata.uid == record.job_uid
         return job is not None and same and record.uid in job.status.rendezvous.members
+
+    def _source_changed(self, scheduler: str) -> None:
+        """Notify the jobs of a scheduler that wait: what it places pods by has changed."""
+        for job in self.jobs:
+            gang = job.status.gang
+            if gang is not None and gang.enforced_by == scheduler and not gang.admitted and not job.is_over:
+                self.jobs.notify(job.key, SOON_SECONDS)
 
     def _forget(self, pod_uid: str) -> None:
         self._reported.discard(pod_uid)

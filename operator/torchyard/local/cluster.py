@@ -17,6 +17,8 @@ from torchyard.local.templates import Templates
 from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key, Unavailable
+from torchyard.schedulers.none import NOTHING
+from torchyard.schedulers.protocol import Change, Request
 
 
 class LocalCluster:
@@ -72,6 +74,10 @@ class LocalCluster:
         """Return every pod of the job."""
         return self._pods.views(job_uid)
 
+    def scheduling(self, job: TrainingJob) -> Request:  # noqa: ARG002 -- of whichever
+        """Return that nothing is asked for: all pods of a job start on this machine."""
+        return Request(name="", scheduler=NOTHING)
+
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
         """Create a pod; one of that name is success, all pods here are the job's own."""
         self._pods.create(job, action)
@@ -79,6 +85,10 @@ class LocalCluster:
     async def delete_pod(self, job: TrainingJob, action: DeletePod) -> None:  # noqa: ARG002 - one run, one job
         """Ask for deletion; a pod that is already gone, or another one by now, is success."""
         self._pods.delete(action)
+
+    async def change_object(self, job: TrainingJob, change: Change) -> None:
+        """Never called: no scheduler of this machine has objects."""
+        raise AssertionError(f"{job.metadata.name}: {change.kind.kind} on a machine")
 
     async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
         """Replace the status; it counts once it is on disk.

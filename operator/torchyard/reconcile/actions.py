@@ -6,13 +6,14 @@ from msgspec import Struct, field
 
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Images, TrainingJobStatus
+from torchyard.schedulers.protocol import CreateObject, DeleteObject, PatchObject, PodChanges
 
 
 class CreatePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
     """Create the pod of one index; its name is deterministic, and an existing pod of this operator is success.
 
     `images`: those of its gang; None: from the spec and the installation. `avoid`: nodes on which containers of this
-    gang recently could not be started; others are preferred.
+    gang recently could not be started; others are preferred. `changes`: of the gang scheduler; None: none.
     """
 
     name: str
@@ -20,6 +21,7 @@ class CreatePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action")
     incarnation: int
     avoid: tuple[str, ...] = ()
     images: Images | None = None
+    changes: PodChanges | None = None
 
 
 class DeletePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
@@ -77,11 +79,21 @@ class DeleteJob(Struct, frozen=True, kw_only=True, tag=True, tag_field="action")
     uid: str
 
 
-Action = CreatePod | DeletePod | CommandAgent | WriteStatus | EmitEvent | DeleteJob
+Action = (
+    CreatePod
+    | DeletePod
+    | CreateObject
+    | PatchObject
+    | DeleteObject
+    | CommandAgent
+    | WriteStatus
+    | EmitEvent
+    | DeleteJob
+)
 
 
 class Plan(Struct, frozen=True, kw_only=True):
-    """Actions in the order of execution: status, agents, pods, events.
+    """Actions in the order of execution: status, agents, pods and objects of schedulers, events.
 
     `requeue_after`: seconds until the next plan; None: when something changes.
 

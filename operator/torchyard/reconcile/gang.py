@@ -31,6 +31,7 @@ from torchyard.reconcile.observed import (
     start_failures,
     suspected_hardware,
 )
+from torchyard.schedulers.protocol import PodChanges
 
 CLEANUP_SECONDS = 30.0
 TAKEN_SPREAD = 97
@@ -48,8 +49,14 @@ class GangPlan(Struct, frozen=True, kw_only=True):
     due: float | None = None
 
 
-def keep_gang(seen: Observed) -> GangPlan:
-    """Complete the gang: create missing pods; delete pods that ended early, block a name or are surplus."""
+def keep_gang(seen: Observed, *, may_create: bool = True, changes: PodChanges | None = None) -> GangPlan:
+    """Complete the gang: create missing pods; delete pods that ended early, block a name or are surplus.
+
+    Args:
+        seen: what is observed.
+        may_create: whether the gang scheduler lets further pods exist.
+        changes: what it needs in them.
+    """
     view, status = seen.view, seen.status
     pause = pause_end(view, status)
     if pause is not None:
@@ -101,6 +108,8 @@ def keep_gang(seen: Observed) -> GangPlan:
         )
     if missing and view.name_taken:
         status = replace(status, incarnation=_another(view, status))
+    if not may_create:
+        return GangPlan(status=status, deletes=tuple(deletes))
     wait_until: float | None = status.rendezvous.next_round_time if missing else None
     if missing and view.refusal is not None:
         wait_until = max(wait_until or 0.0, view.refusal.until)
@@ -122,6 +131,7 @@ def keep_gang(seen: Observed) -> GangPlan:
             incarnation=status.incarnation,
             avoid=avoid,
             images=images,
+            changes=changes,
         )
         for index in missing
         if index not in in_the_way

@@ -18,6 +18,8 @@ from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Artifact, Attempt, Batch, Cause, Images, NonFiniteMetric, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent
+from torchyard.schedulers.none import BY_OPERATOR
+from torchyard.schedulers.protocol import Request
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 AgentState = Literal["starting", "ready", "running", "stopping", "exiting"]
@@ -193,6 +195,8 @@ class View(Struct, frozen=True, kw_only=True):
     """Whether the pods start the program themselves, without an agent."""
     procs: int | Literal["auto"] = "auto"
     """Workers of a pod that the spec asks for; auto: as many as the pod has GPUs."""
+    scheduling: Request = Request(name=BY_OPERATOR.name, scheduler=BY_OPERATOR)
+    """The gang scheduler of the job and its objects."""
 
 
 NODE_SILENCE_SECONDS = 20.0

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from torchyard.api.exit_codes import ExitCode
 from torchyard.api.reasons import Reason, say
-from torchyard.api.status import Condition, State, Throughput, TrainingJobStatus, bounded, with_reason
+from torchyard.api.status import Condition, State, Throughput, TrainingJobStatus, bounded, is_preempted, with_reason
 from torchyard.api.values import Time, since
-from torchyard.reconcile import progress, rounds
+from torchyard.reconcile import progress, rounds, scheduling
 from torchyard.reconcile.actions import (
     Action,
     CommandAgent,
@@ -63,33 +63,38 @@ def plan(view: View) -> Plan:
     if status.state.terminal:
         commands = _exits(view, exit_code(status))
         due.append(view.now + 1.0)
-    elif view.job.spec.suspend and (not status.rendezvous.open or view.agentless):
+    elif scheduling.pause_reason(view) and (not status.rendezvous.open or view.agentless):
         commands = _exits(view, ExitCode.PREEMPTED)
-        deletes = empty_gang(view, grace_seconds=view.job.spec.grace_period, why="the job is suspended")
+        why = "the job is suspended" if view.job.spec.suspend else "its scheduler takes back what it gave"
+        deletes = empty_gang(view, grace_seconds=view.job.spec.grace_period, why=why)
     else:
         seen_after = seen.after(status)
         if not seen_after.is_complete:
-            gang = keep_gang(seen_after)
+            may_create = scheduling.admission(view).pods == "create"
+            changes = scheduling.pod_changes(view) if may_create else None
+            gang = keep_gang(seen_after, may_create=may_create, changes=changes)
             status, deletes, creates = gang.status, gang.deletes, gang.creates
             due += [gang.due] if gang.due is not None else []
         saving = status.rendezvous.open and status.state == State.SUSPENDING
         commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status) if view.pods else ()
     if status.state.at_rest:
         status = replace(status, nodes=replace(status.nodes, ready=0))
+    status = scheduling.with_gang(seen, status)
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
     write, news, events = (
         _write(before, status),
         _changed_commands(view, commands),
         (*decided.events, *_edited(view), *_warned(seen, before, status)),
     )
-    alone = not deletes and not news
+    objects = scheduling.changes(view, status)
+    alone = not deletes and not news and not objects
     first = alone and _is_first_gang(view, status, creates)
     if alone and (first or not creates) and not events and _only_waits(view, status):
         write = tuple(replace(each, yields_until=view.since + YIELD_SECONDS) for each in write)
     if first:
         actions: tuple[Action, ...] = (*creates, *write, *events)
     else:
-        actions = (*write, *news, *deletes, *creates, *events)
+        actions = (*write, *news, *deletes, *objects, *creates, *events)
     return Plan(actions=actions, requeue_after=_requeue(view, due), pods_first=first)
 
 
@@ -151,6 +156,7 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
         *_acknowledge(view, status, quiet=not deletes),
         *_changed_commands(view, _exits(view, exit_code(status))),
         *deletes,
+        *scheduling.changes(view, status),
     ]
     times = [due] if due is not None else []
     if view.job.spec.ttl_after_finished is not None:
@@ -242,6 +248,7 @@ def _decisive_fields(status: TrainingJobStatus) -> tuple[object, ...]:
         status.incarnation,
         status.images,
         status.rendezvous,
+        status.gang.enforced_by if status.gang is not None else "",
         status.restarts,
         status.nodes.desired,
         status.nodes.lost,
@@ -292,15 +299,18 @@ def stalled(
 
 def _values(status: TrainingJobStatus) -> dict[str, tuple[bool, Reason]]:
     state = status.state
-    idle = state.at_rest or state is State.TERMINATING
+    preempted = is_preempted(status)
+    idle = (state.at_rest and not preempted) or state is State.TERMINATING
     ready = status.nodes.desired > 0 and status.nodes.ready >= status.nodes.desired and not idle
-    held = Reason.SUSPENDED if state in {State.SUSPENDING, State.SUSPENDED} else status.reason
-    admitted = held != Reason.SUSPENDED and status.reason.admits
+    paused = state in {State.SUSPENDING, State.SUSPENDED}
+    held = Reason.SUSPENDED if paused and not preempted else status.reason
+    admitted = not paused and status.reason.admits
     failed = state == State.FAILED
     stalls = failed or (not idle and status.reason.stalls)
-    changes = not (state.ready or stalls)
+    ready_state = state.ready and not preempted
+    changes = not (ready_state or stalls)
     return {
-        "Ready": (state.ready and not stalls, status.reason or Reason.STARTING),
+        "Ready": (ready_state and not stalls, status.reason or Reason.STARTING),
         "Reconciling": (changes, (status.reason or Reason.STARTING) if changes else Reason.NOT_RECONCILING),
         "Admitted": (admitted, Reason.ADMITTED if admitted else held),
         "PodsReady": (ready, Reason.PODS_READY if ready else Reason.PODS_NOT_READY),

@@ -8,6 +8,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, EmitEvent
 from torchyard.reconcile.observed import Agent, Pod
+from torchyard.schedulers.protocol import Change, Request
 
 Key = tuple[str, str]  # (namespace, name)
 
@@ -75,6 +76,10 @@ class Cluster(Protocol):
         """Return every pod that this operator created for the job."""
         ...
 
+    def scheduling(self, job: TrainingJob) -> Request:
+        """Return the gang scheduler of the job, and its objects as they are in the cache."""
+        ...
+
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
         """Create a pod; an existing pod of that name created by this operator is success.
 
@@ -86,6 +91,14 @@ class Cluster(Protocol):
 
     async def delete_pod(self, job: TrainingJob, action: DeletePod) -> None:
         """Request deletion; a pod that is gone already is success."""
+        ...
+
+    async def change_object(self, job: TrainingJob, change: Change) -> None:
+        """Create, change or delete an object of a gang scheduler; one that is as wanted already is success.
+
+        Raises:
+            Refused: the cluster rejects it, or the name belongs to another owner.
+        """
         ...
 
     async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from torchyard.api.exit_codes import ExitCode, exit_code_of
 from torchyard.api.reasons import Reason, say, timeout_advice
-from torchyard.api.status import State, TrainingJobStatus, with_reason
+from torchyard.api.status import State, TrainingJobStatus, is_preempted, with_reason
 from torchyard.api.validation.schema_check import params_faults
 from torchyard.api.values import BUILT_IN, Time, plural, since
 from torchyard.reconcile import failures, progress, rounds, waiting
@@ -16,6 +16,7 @@ from torchyard.reconcile.observed import Observed, Pod, View, cannot_start, coun
 from torchyard.reconcile.progress import counts_from_start, running, step_age
 from torchyard.reconcile.restart_policy import decide_restart
 from torchyard.reconcile.rounds import answer, silent_start_due, started
+from torchyard.reconcile.scheduling import PAUSES, admission, pause_reason
 from torchyard.reconcile.waiting import with_pending_reason
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
@@ -91,8 +92,10 @@ def _open_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     if outcomes and all(each.state == "done" for each in outcomes):
         return _succeed(seen, status)
     ending = status.attempts[-1] if status.attempts and status.attempts[-1].end_time else None
-    if view.job.spec.suspend or (ending is not None and ending.reason == Reason.SUSPENDED):
-        return _save_and_close(seen, status, outcomes)
+    begun = Reason.of(ending.reason) if ending is not None and ending.reason in PAUSES else None
+    pause = begun or pause_reason(view)
+    if pause:
+        return _save_and_close(seen, status, outcomes, pause)
     if any(each.state == "failed" for each in outcomes):
         settled, due = rounds.settled(view, status, outcomes)
         if not settled:
@@ -213,32 +216,45 @@ def _final_evidence(view: View, final_reason: Reason, status: TrainingJobStatus,
     return ", ".join(part for part in (count, f"last cause {cause.reason}", proof) if part)
 
 
-def _save_and_close(seen: Observed, status: TrainingJobStatus, outcomes: tuple[Outcome, ...]) -> Transition:
-    """Suspend an open round: wait until every member has saved and stopped, at most for the grace period."""
+def _save_and_close(
+    seen: Observed, status: TrainingJobStatus, outcomes: tuple[Outcome, ...], why: Reason
+) -> Transition:
+    """Pause an open round: wait until every member has saved and stopped, at most for the grace period."""
     view = seen.view
     attempt = status.attempts[-1] if status.attempts else None
-    if attempt is None or not attempt.end_time or attempt.reason != Reason.SUSPENDED:
-        events: tuple[EmitEvent, ...] = (
-            EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING)),
-        )
-        status = rounds.begin_end(view, status, Reason.SUSPENDED)
+    if attempt is None or not attempt.end_time or attempt.reason not in PAUSES:
+        events = _pause_begins(view, why)
+        status = rounds.begin_end(view, status, why)
         attempt = status.attempts[-1] if status.attempts else None
     else:
         events = ()
     limit = view.job.spec.grace_period + rounds.STOP_SECONDS
     due = since(attempt.end_time if attempt is not None else None, view.now) + limit
     if view.now < due and any(each.state == "running" and not _never_began(view, status, each) for each in outcomes):
-        return Transition(status=with_reason(status, State.SUSPENDING, Reason.SUSPENDING), events=events, due=(due,))
+        return Transition(status=_pausing(view, status, why), events=events, due=(due,))
     said = answer(view, status)
-    status = rounds.close_clean(seen, status, Reason.SUSPENDED, answer=said)
+    status = rounds.close_clean(seen, status, why, answer=said)
     if said:
         events = (*events, EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING, said)))
-    return Transition(status=with_reason(status, State.SUSPENDING, Reason.SUSPENDING, said), events=events)
+    return Transition(status=_pausing(view, status, why, said), events=events)
+
+
+def _pause_begins(view: View, why: Reason) -> tuple[EmitEvent, ...]:
+    if why is Reason.SUSPENDED:
+        return (EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING)),)
+    return (EmitEvent(type="Warning", reason=why, message=say(why, admission(view).evidence)),)
+
+
+def _pausing(view: View, status: TrainingJobStatus, why: Reason, said: str = "") -> TrainingJobStatus:
+    if why is Reason.SUSPENDED:
+        return with_reason(status, State.SUSPENDING, Reason.SUSPENDING, said)
+    evidence = "; ".join(filter(None, (admission(view).evidence, said)))
+    return with_reason(status, State.SUSPENDING, why, evidence)
 
 
 def _answered(status: TrainingJobStatus) -> str:
     """Return how the workers of the newest round responded to the request to save."""
-    return status.attempts[-1].answer if status.attempts and status.attempts[-1].reason == Reason.SUSPENDED else ""
+    return status.attempts[-1].answer if status.attempts and status.attempts[-1].reason in PAUSES else ""
 
 
 def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool:
@@ -255,12 +271,10 @@ def _never_began(view: View, status: TrainingJobStatus, member: Outcome) -> bool
 
 def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     view = seen.view
-    if view.job.spec.suspend:
-        return _suspended_transition(view, status)
+    kept_out = _without_pods(seen, status)
+    if kept_out is not None:
+        return kept_out
     status, events = _begin(status)
-    impossible = _impossible(view, status)
-    if impossible is not None:
-        return fail(seen, status, *impossible)
     died = _died_idle(view, status)
     if died is not None:
         return _charge_idle(seen, status, died)
@@ -289,6 +303,32 @@ def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
     status = with_pending_reason(seen, status, gate, silent)
     return Transition(status=status, events=(*events, *_waiting_events(view.job.status, status)), due=due)
+
+
+def _without_pods(seen: Observed, status: TrainingJobStatus) -> Transition | None:
+    """Return the transition of a job that must not have pods now; None: it may."""
+    view = seen.view
+    pause = pause_reason(view)
+    if pause:
+        return _suspended_transition(view, status, pause)
+    impossible = _impossible(view, status)
+    if impossible is not None:
+        return fail(seen, status, *impossible)
+    if admission(view).pods != "create" and not any(pod.alive for pod in view.pods):
+        return _queue(view, status)
+    return None
+
+
+def _queue(view: View, status: TrainingJobStatus) -> Transition:
+    """Wait without pods until the gang scheduler lets them exist; a job that was preempted stays suspended."""
+    verdict = admission(view)
+    if view.refusal is not None:
+        status = with_reason(status, State.QUEUED, view.refusal.reason, view.refusal.message)
+    elif is_preempted(status):
+        status = with_reason(status, State.SUSPENDED, Reason.PREEMPTED, verdict.evidence)
+    else:
+        status = with_reason(status, State.QUEUED, verdict.reason, verdict.evidence)
+    return Transition(status=status, events=_waiting_events(view.job.status, status))
 
 
 def _impossible(view: View, status: TrainingJobStatus) -> tuple[Reason, str] | None:
@@ -333,13 +373,11 @@ def _open(view: View, status: TrainingJobStatus, gate: waiting.Barrier, events: 
     )
 
 
-def _suspended_transition(view: View, status: TrainingJobStatus) -> Transition:
+def _suspended_transition(view: View, status: TrainingJobStatus, why: Reason) -> Transition:
     if any(pod.alive for pod in view.pods):
-        events = (EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING)),)
-        begins = status.state != State.SUSPENDING
-        status = with_reason(status, State.SUSPENDING, Reason.SUSPENDING)
-        return Transition(status=status, events=events if begins else ())
-    if status.state == State.SUSPENDED:
+        events = _pause_begins(view, why) if status.state != State.SUSPENDING else ()
+        return Transition(status=_pausing(view, status, why), events=events)
+    if status.state == State.SUSPENDED and status.reason == why:
         return Transition(status=status)
     saved = "no checkpoint" if view.job.spec.trainer is not None else "the program has reported no checkpoint"
     if status.checkpoint is not None:
@@ -348,9 +386,10 @@ def _suspended_transition(view: View, status: TrainingJobStatus) -> Transition:
         # Everything from the first step on is progress again.
         anew = replace(status.restarts, best_step=0, no_progress=0)
         saved, status = f"no checkpoint: {FILES_GONE}", replace(status, checkpoint=None, restarts=anew)
+    said = admission(view).evidence if why is Reason.PREEMPTED else ""
     members = [""] * len(status.rendezvous.members)
     status = replace(
-        with_reason(status, State.SUSPENDED, Reason.SUSPENDED, "; ".join(filter(None, (saved, _answered(status))))),
+        with_reason(status, State.SUSPENDED, why, "; ".join(filter(None, (said, saved, _answered(status))))),
         # The next gang has new names: pods that are still being deleted cannot be confused with it.
         incarnation=status.incarnation + 1 if status.rendezvous.members or view.pods else status.incarnation,
         images=None,
@@ -362,9 +401,7 @@ def _suspended_transition(view: View, status: TrainingJobStatus) -> Transition:
             waiting_since=None,
         ),
     )
-    return Transition(
-        status=status, events=(EmitEvent(type="Normal", reason=Reason.SUSPENDED, message=status.message),)
-    )
+    return Transition(status=status, events=(EmitEvent(type="Normal", reason=why, message=status.message),))
 
 
 def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:

@@ -18,6 +18,7 @@ from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.values import Time, plural, since
 from torchyard.reconcile.gang import FUTILE, RELEASED, pause_end
 from torchyard.reconcile.observed import Agent, Observed, Pod, View
+from torchyard.reconcile.scheduling import admission
 
 # Twice as long as an overloaded API server takes to answer; a hanging webhook takes longer.
 UNANSWERED_SECONDS = 20.0
@@ -100,9 +101,9 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
     held = seen.active
     recovering = status.state == State.RECOVERING
     state = State.RECOVERING if recovering else State.PENDING
-    if view.refusal is not None:
-        status = _with_delay(status, delayed=recovering)
-        return with_reason(status, state, view.refusal.reason, view.refusal.message)
+    obstacle = _obstacle(view, held)
+    if obstacle is not None:
+        return with_reason(_with_delay(status, delayed=recovering), state, *obstacle)
     blocked = next(
         (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", Reason.STARTING}), None
     )
@@ -129,6 +130,16 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
         )
     reason = Reason.PODS_NOT_CREATED if uncreated else Reason.WAITING_FOR_PODS
     return with_reason(status, State.PENDING, reason, uncreated or evidence)
+
+
+def _obstacle(view: View, held: Mapping[int, Pod]) -> tuple[Reason, str] | None:
+    """Return why missing pods cannot be created: the API server or the gang scheduler does not let them exist."""
+    if view.refusal is not None:
+        return view.refusal.reason, view.refusal.message
+    verdict = admission(view)
+    if verdict.pods == "keep" and len(held) < view.job.spec.nodes:
+        return verdict.reason, verdict.evidence
+    return None
 
 
 def _with_delay(status: TrainingJobStatus, *, delayed: bool) -> TrainingJobStatus:
@@ -249,7 +260,7 @@ class Shortage(Struct, frozen=True):
 def release_gang(seen: Observed, status: TrainingJobStatus) -> tuple[TrainingJobStatus | None, float | None]:
     """Return the status of a gang that is to be released, or when to check again.
 
-    A gang whose files would be lost with its pods is not released, nor one with `gang: none`.
+    A gang whose files would be lost with its pods is not released, nor one that a scheduler places all at once.
     """
     view = seen.view
     pause = pause_end(view, status)
@@ -259,7 +270,8 @@ def release_gang(seen: Observed, status: TrainingJobStatus) -> tuple[TrainingJob
     placed = [pod for pod in held if pod.node]
     shortage = _capacity_shortage(view, held)
     saved = status.checkpoint is not None and not view.files_stay
-    if view.job.spec.scheduling.gang == "none" or saved or not placed or shortage is None:
+    together = view.scheduling.scheduler.places_together or admission(view).pods != "create"
+    if together or saved or not placed or shortage is None:
         return None, None
     begun = max([view.since, shortage.since, *(pod.placed or pod.created for pod in placed)])
     due = begun + _gang_timeout(view) * (1 + SPREAD * _chance(view, status))

@@ -4,6 +4,7 @@ It implements the reconciler's ports for real (writes can be read), and lets a t
 """
 
 import itertools
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -19,8 +20,27 @@ from torchyard.reconcile.actions import CommandAgent, CreatePod, DeleteJob, Dele
 from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.observed import Agent, Failure, Pod, RankReport, Refusal, RoundExit, View
 from torchyard.reconcile.plan import plan
+from torchyard.reconcile.scheduling import enforced_by
+from torchyard.schedulers.none import choose
+from torchyard.schedulers.protocol import Change, CreateObject, DeleteObject, GangObject, Request, Scheduler
 
 START = 1_800_000_000.0
+TEMPLATE = {
+    "spec": {"containers": [{"name": "trainer", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "8"}}}]}
+}
+
+
+def merged(document: Any, patch: Any) -> Any:
+    """A JSON merge patch (RFC 7386)."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(document) if isinstance(document, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
 
 
 class World:
@@ -47,6 +67,10 @@ class World:
         self.content = "content-1"  # of config maps: what an agent that starts now reads
         self.images: Images | None = Images(trainer="trainer:1", agent="agent:1")
         self.created: list[CreatePod] = []
+        self.scheduler: Scheduler | None = None
+        self.objects: dict[str, GangObject] = {}
+        self.objects_known = True
+        self.sources: dict[str, tuple[GangObject, ...]] = {}
         self.training: dict[str, int] = {}
         self.steps: dict[str, int] = {}
         self.checkpoint: int | None = None
@@ -77,7 +101,18 @@ class World:
             files_stay=self.files_stay,
             agentless=is_agentless(self.job.spec),
             procs=requested_procs(self.job.spec),
+            scheduling=self.scheduling(),
         )
+
+    def scheduling(self) -> Request:
+        """The scheduler that the job gets here, with its objects."""
+        assert self.job is not None
+        before = enforced_by(self.job.status)
+        on = [self.scheduler] if self.scheduler is not None else []
+        served = {each.name: each.kinds[0] for each in on}
+        request = choose(self.job.spec.scheduling, before, on, served)
+        objects = tuple(self.objects.values()) if request.kind is not None else ()
+        return replace(request, known=self.objects_known, objects=objects, sources=self.sources, template=TEMPLATE)
 
     def step(self) -> Plan:
         """One reconcile: plan and carry out."""
@@ -113,6 +148,25 @@ class World:
             self.events.append(action)
         elif isinstance(action, DeleteJob):
             self.job = None
+        else:
+            self.change_object(action)
+
+    def change_object(self, change: Change) -> None:
+        """The API server takes a write to an object of a scheduler; a precondition that fails changes nothing."""
+        there = self.objects.get(change.name)
+        if isinstance(change, CreateObject):
+            if there is None:
+                number = next(self._ids)
+                document = json.loads(json.dumps(change.manifest))
+                self.objects[change.name] = GangObject(
+                    kind=change.kind, name=change.name, uid=f"object-{number}", version=str(number), document=document
+                )
+        elif there is not None and there.uid == change.uid:
+            if isinstance(change, DeleteObject):
+                del self.objects[change.name]
+            elif change.version in {"", there.version}:
+                document = merged(there.document, change.patch)
+                self.objects[change.name] = replace(there, version=str(next(self._ids)), document=document)
 
     def create(self, action: CreatePod) -> None:
         if self.refusing:
@@ -312,6 +366,12 @@ class Ports:
 
     def keeps_files(self, job: TrainingJob) -> bool:
         return self.world.files_stay
+
+    def scheduling(self, job: TrainingJob) -> Request:
+        return self.world.scheduling()
+
+    async def change_object(self, job: TrainingJob, change: Change) -> None:
+        self._call("change_object", change)
 
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
         self._call("create_pod", action)

@@ -73,6 +73,7 @@ FIXED: tuple[Fixed, ...] = (
             "metrics.milestones",
             "logging",
             "scheduling.gang",
+            "scheduling.queue",
             "scheduling.priorityClass",
             "scheduling.nodeSelector",
             "scheduling.tolerations",
@@ -85,8 +86,8 @@ FIXED: tuple[Fixed, ...] = (
         )
     ),
 )
-# The number of pods does not change what each of them runs: a gang grows and shrinks by pods.
-NOT_OF_A_POD = frozenset({"nodes"})
+# The number of pods and their queue do not change what each of them runs: a gang grows and shrinks by pods.
+NOT_OF_A_POD = frozenset({"nodes", "scheduling.queue"})
 # May change at any time; every other field of this version is fixed.
 FREE = (
     "restart",

@@ -41,8 +41,7 @@ def one_source(source: CheckpointVolume | EnvFrom | Volume) -> bool:
 NOT_YET: dict[str, tuple[str, ...]] = {
     "elastic": (),
     "health.straggler": (),
-    "scheduling.queue": (),
-    "scheduling.gang": ("auto", "none"),
+    "scheduling.gang": ("auto", "native", "volcano", "coscheduling", "kai", "none"),
 }
 
 

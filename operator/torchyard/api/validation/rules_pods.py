@@ -114,6 +114,7 @@ SIZE: tuple[Rule, ...] = (
 )
 
 
+WITH_QUEUES = ("auto", "kueue", "volcano", "kai")
 OUR_VOLUMES = "torchyard-"
 DETOURS = r"//|/[.]([.]|/|$)"
 OUR_PATHS = r"^/+(tmp|dev/shm|torchyard(/.*)?)?/*$"
@@ -212,6 +213,15 @@ PLACEMENT: tuple[Rule, ...] = (
         holds=_mounts_differ,
         cel="self.all(one, self.exists_one(other, other.mountPath == one.mountPath))",
         on_field=True,
+    ),
+    Rule(
+        scope="scheduling",
+        field="queue",
+        what="this gang scheduler has no queues",
+        fix="leave it out, or use gang: auto, volcano or kai",
+        holds=lambda scheduling: scheduling.queue is None or scheduling.gang in WITH_QUEUES,
+        cel=f"!has(self.queue) || self.gang in [{', '.join(map(repr, WITH_QUEUES))}]",
+        reads=("gang",),
     ),
     Rule(
         scope="scheduling.tolerations[]",

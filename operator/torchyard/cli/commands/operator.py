@@ -58,6 +58,13 @@ def operator_arguments(parser: ArgumentParser) -> None:
         defaults.network_peers,
         _peers,
     )
+    flag(
+        "--schedulers",
+        "gang schedulers that jobs may use, the preferred one first: native, volcano, coscheduling, kai; "
+        "NAME=SCHEDULER sets the schedulerName of the pods",
+        defaults.schedulers,
+        _schedulers,
+    )
     flag("--qps", "most writes a second to the API server", defaults.qps, float)
     flag("--burst", "most writes at once after a quiet time", defaults.burst, float)
     flag("--lease-name", "name of the Lease that the leader holds", defaults.lease_name)
@@ -120,6 +127,14 @@ def _metrics(text: str) -> str:
     if text not in {"off", "token", "open"}:
         raise ValueError(f"{text!r} is none of off, token and open")
     return text
+
+
+def _schedulers(text: str) -> tuple[str, ...]:
+    from torchyard.schedulers.backends import switched_on
+
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    switched_on(names)
+    return names
 
 
 def _peers(text: str) -> tuple[dict[str, Any], ...] | None:

@@ -99,6 +99,9 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
     wanted = status.nodes.desired or job.spec.nodes
     idle = status.state.at_rest
     table.add_row("nodes", str(wanted) if idle else f"{status.nodes.ready} of {wanted} ready")
+    if status.gang is not None and status.gang.enforced_by not in {"torchyard", "none"} and not status.state.terminal:
+        words = [clean(status.gang.enforced_by), "admitted" if status.gang.admitted else "waits"]
+        table.add_row("gang", ", ".join(filter(None, (*words, clean(status.gang.message)))))
     if status.state == State.RUNNING and ranks:
         behind = max(ranks, key=lambda rank: rank.lag)
         words = [f"{len(ranks)} reporting"]

@@ -25,6 +25,7 @@ STATE_STYLES: dict[str, str] = {
     State.SUCCEEDED: "bold green",
     State.FAILED: "bold red",
     State.RECOVERING: "bold yellow",
+    State.QUEUED: "bold yellow",
     State.SUSPENDING: "bold yellow",
     State.TERMINATING: "bold yellow",
     State.SUSPENDED: "bold yellow",

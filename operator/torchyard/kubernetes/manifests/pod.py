@@ -20,6 +20,7 @@ from torchyard.kubernetes.manifests import environment, names
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.reconcile.actions import CreatePod
 from torchyard.reconcile.gang import configuration
+from torchyard.schedulers.protocol import PodChanges
 
 Manifest = dict[str, Any]
 
@@ -52,17 +53,37 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -
         "priorityClassName": spec.scheduling.priority_class,
         "nodeSelector": dict(spec.scheduling.node_selector),
     }
+    changes = action.changes or PodChanges()
+    chosen["nodeSelector"] |= changes.node_selector
+    document["tolerations"] += changes.tolerations
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": _metadata(job, action, site, provenance),
-        "spec": document | {field: value for field, value in chosen.items() if value},
+        "spec": document | {field: value for field, value in chosen.items() if value} | changes.spec,
     }
 
 
+def template(job: TrainingJob, site: Site) -> Manifest:
+    """Return what gang schedulers read of the pods, as a pod template: no program, environment, file or secret."""
+    spec = job.spec
+    container = {"name": names.TRAINER, "resources": _resources(spec, site, gpus=spec.gpus_per_node)}
+    chosen: Manifest = {
+        "tolerations": tolerations(spec, site),
+        "affinity": affinity(job),
+        "priorityClassName": spec.scheduling.priority_class,
+        "nodeSelector": dict(spec.scheduling.node_selector),
+    }
+    fields = {field: value for field, value in chosen.items() if value}
+    labels: Manifest = {"metadata": {"labels": dict(spec.pod_labels)}} if spec.pod_labels else {}
+    return labels | {"spec": {"restartPolicy": "Never", "containers": [container], **fields}}
+
+
 def _metadata(job: TrainingJob, action: CreatePod, site: Site, provenance: str) -> Manifest:
+    changes = action.changes or PodChanges()
     annotations = {
         **job.spec.pod_annotations,
+        **changes.annotations,
         names.DEFAULT_CONTAINER: names.TRAINER,
         names.CONFIGURATION: configuration(job.spec),
     }
@@ -75,6 +96,7 @@ def _metadata(job: TrainingJob, action: CreatePod, site: Site, provenance: str) 
         "namespace": job.metadata.namespace,
         "labels": {
             **job.spec.pod_labels,
+            **changes.labels,
             names.MANAGED_BY: names.MANAGER,
             names.JOB: job.metadata.name,
             names.JOB_UID: job.metadata.uid,

@@ -27,6 +27,7 @@ from torchyard.reconcile.loop.executor import MAX_IN_FLIGHT, Executor, Refusals,
 from torchyard.reconcile.observed import Refusal, View
 from torchyard.reconcile.plan import plan, stalled
 from torchyard.reconcile.ports import Agents, Cluster, Conflict, Key, NameTaken, Refused, StatusRefused, Unavailable
+from torchyard.schedulers.protocol import CreateObject, DeleteObject, PatchObject
 
 MAX_EVIDENCE = 300
 BASE_SECONDS = 0.05
@@ -135,7 +136,7 @@ class Controller:
             raise
         if made is not None:
             executor.log(made)
-        if any(isinstance(action, CreatePod) for action in decided.actions):
+        if any(isinstance(action, CreatePod | CreateObject | PatchObject | DeleteObject) for action in decided.actions):
             self._refusals.forget(job.metadata.uid)
             self._taken.discard(job.metadata.uid)
         return min(self._settings.resync, due if due is not None else self._settings.resync)
@@ -167,6 +168,7 @@ class Controller:
             files_stay=derived.files_stay,
             agentless=derived.agentless,
             procs=derived.procs,
+            scheduling=self._cluster.scheduling(job),
         )
 
     def _of_spec(self, job: TrainingJob) -> Derived:

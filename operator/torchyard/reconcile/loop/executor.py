@@ -32,6 +32,7 @@ from torchyard.reconcile.actions import (
 )
 from torchyard.reconcile.observed import Refusal
 from torchyard.reconcile.ports import Agents, Cluster, Refused, StatusRefused
+from torchyard.schedulers.protocol import Change, CreateObject, DeleteObject, PatchObject
 
 MAX_IN_FLIGHT = 50
 
@@ -116,11 +117,9 @@ class Executor:
             self._agents.command(command)
         try:
             failed = await self._all(
-                self._cluster.delete_pod(job, each)
-                if isinstance(each, DeletePod)
-                else self._cluster.create_pod(job, each)
+                self._write(job, each)
                 for each in of
-                if isinstance(each, DeletePod | CreatePod)
+                if isinstance(each, DeletePod | CreatePod | CreateObject | PatchObject | DeleteObject)
             )
         finally:
             # The transition is in the status and will not be planned again, even if pods could not be created.
@@ -133,6 +132,14 @@ class Executor:
         if any(isinstance(each, DeleteJob) for each in of):
             await self._cluster.delete_job(job)
         return min((each for each in due if each is not None), default=None)
+
+    async def _write(self, job: TrainingJob, action: DeletePod | CreatePod | Change) -> None:
+        if isinstance(action, DeletePod):
+            await self._cluster.delete_pod(job, action)
+        elif isinstance(action, CreatePod):
+            await self._cluster.create_pod(job, action)
+        else:
+            await self._cluster.change_object(job, action)
 
     def _is_gone(self, job: TrainingJob) -> bool:
         now = self._cluster.job(job.key)
@@ -268,9 +275,17 @@ def _phrases(plan: Plan) -> Iterable[str]:
     yield from (f"deleted {_names(names)}, {why}" for why, names in deleted.items())
     if created:
         yield f"created {_names(created)}"
+    yield from (_phrase(each) for each in plan.actions if isinstance(each, CreateObject | PatchObject | DeleteObject))
     yield from (f"event {each.reason}" for each in plan.actions if isinstance(each, EmitEvent))
     if any(isinstance(each, DeleteJob) for each in plan.actions):
         yield "deleted the job, its ttlAfterFinished has passed"
+
+
+def _phrase(change: Change) -> str:
+    what = f"{change.kind.kind} {change.name}"
+    if isinstance(change, CreateObject):
+        return f"created {what}"
+    return f"{'deleted' if isinstance(change, DeleteObject) else 'changed'} {what}, {change.why}"
 
 
 def _names(names: list[str]) -> str:

@@ -1,0 +1,96 @@
+"""What the plan asks of the gang scheduler of a job: its objects, whether pods may exist, and what is given back.
+
+A scheduler that takes back what it gave makes the job pause like `spec.suspend` does: save, stop, delete the pods, and
+only then give back.
+"""
+
+from msgspec.structs import replace
+
+from torchyard.api.reasons import NO_REASON, Reason
+from torchyard.api.status import GangStatus, State, TrainingJobStatus, is_preempted
+from torchyard.reconcile.observed import Observed, View
+from torchyard.schedulers.none import BY_OPERATOR
+from torchyard.schedulers.protocol import Admission, Change, Gang, PodChanges
+
+PAUSES = frozenset({Reason.SUSPENDED, Reason.PREEMPTED})  # why a round was ended by request
+
+
+def admission(view: View) -> Admission:
+    """Return whether pods may exist now. What is not known yet stops nothing."""
+    request = view.scheduling
+    if request.missing:
+        return Admission(pods="keep", reason=Reason.SCHEDULER_UNAVAILABLE, evidence=request.missing)
+    if not request.known:
+        return Admission(pods="keep", reason=Reason.WAITING_FOR_SCHEDULER, evidence="its objects are being listed")
+    return request.scheduler.admission(_gang(view))
+
+
+def pause_reason(view: View) -> Reason:
+    """Return why the gang has to save and stop now: the spec asks for it, or the scheduler does; empty: it has not."""
+    if view.job.spec.suspend:
+        return Reason.SUSPENDED
+    return Reason.PREEMPTED if admission(view).pods == "stop" else NO_REASON
+
+
+def pod_changes(view: View) -> PodChanges | None:
+    """Return how pods that are created now differ; None: they do not."""
+    changes = view.scheduling.scheduler.pods(_gang(view))
+    return None if changes == PodChanges() else changes
+
+
+def changes(view: View, status: TrainingJobStatus) -> tuple[Change, ...]:
+    """Return what to change in the scheduler's objects after this plan's status was written.
+
+    Nothing is given back before the status says that the job is at rest, nor while a pod may still run.
+    """
+    request, gang = view.scheduling, _gang(view)
+    if request.missing or not request.known or (view.refusal is not None and view.now < view.refusal.until):
+        return ()
+    before = view.job.status.state
+    if status.state.terminal or view.job.spec.suspend:
+        idle = before.at_rest and not gang.pods_live
+        return request.scheduler.give_back(gang, "ended" if status.state.terminal else "suspended") if idle else ()
+    if admission(view).pods == "stop":
+        idle = before.at_rest and not gang.pods_live
+        return request.scheduler.give_back(gang, "preempted") if idle else ()
+    return request.scheduler.ask(gang)
+
+
+def with_gang(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status with the scheduler of the gang, and its message; a machine has none.
+
+    While it is not known, the status keeps its message.
+    """
+    view = seen.view
+    if not view.scheduling.name or not view.scheduling.known:
+        return status
+    verdict = admission(view)
+    admitted = verdict.admitted
+    if admitted is None:
+        placed = sum(bool(pod.node) for pod in seen.active.values())
+        admitted = verdict.pods == "create" and placed >= view.job.spec.nodes
+    if status.state.at_rest:
+        admitted = False
+    gang = GangStatus(enforced_by=view.scheduling.name, admitted=admitted, message=verdict.message or verdict.evidence)
+    return status if status.gang == gang else replace(status, gang=gang)
+
+
+def enforced_by(status: TrainingJobStatus) -> str:
+    """Return the choice of scheduler that is in force; empty: the job is new or at rest, and may get another one.
+
+    A job without a choice that runs already was started by an operator that had none to make.
+    """
+    if status.state in {State.NEW, State.SUSPENDED} and not is_preempted(status):
+        return ""
+    if status.gang is None:
+        return "" if status.state is State.QUEUED else BY_OPERATOR.name
+    return status.gang.enforced_by
+
+
+def _gang(view: View) -> Gang:
+    return Gang(
+        job=view.job,
+        request=view.scheduling,
+        pods_live=any(pod.alive for pod in view.pods),
+        unplaced=any(pod.phase == "Pending" and not pod.node and not pod.deleting for pod in view.pods),
+    )
