@@ -8,7 +8,7 @@ import sys
 import cluster
 import docker
 import images
-from binaries import TOOLS, programs
+from binaries import SCHEDULERS, TOOLS, programs
 from cache import lock
 from demo import demo
 from shell import SKIP, Unavailable, say
@@ -64,9 +64,9 @@ def run(argv: list[str]) -> int:
     match argv:
         case ["env"]:
             env()
-        case ["program", name] if name in TOOLS:
+        case ["program", name] if name in TOOLS | SCHEDULERS:
             with lock():
-                print(programs(TOOLS[name]) / name)
+                print(programs((TOOLS | SCHEDULERS)[name]) / name)
         case ["demo"]:
             with lock():
                 up()

@@ -40,6 +40,9 @@ TOOLS = {
     "kwok": Family("kwok", ("sigs.k8s.io/kwok/cmd/kwok",), "1 min"),
 }
 
+# Gang schedulers and queues, whose contracts are tried on the real programs.
+SCHEDULERS = {"kueue": Family("kueue", ("sigs.k8s.io/kueue/cmd/kueue",), "7 min")}
+
 # What a node image is made of.
 KUBE_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubeadm", "kubelet")
 NODE = {

@@ -146,8 +146,8 @@ def test_rights_of_schedulers_on_namespaces_stay_in_the_watched_ones():
     for right in rights:
         holder = everywhere if right.everywhere else elsewhere[("red", "torchyard-jobs")]
         assert {(right.group, right.resource, verb) for verb in right.verbs} <= holder
-    groups = {right.group for right in rights if not right.everywhere}
-    assert not groups & {group for group, _, _ in everywhere}
+    kept_in = {(right.group, right.resource) for right in rights if not right.everywhere}
+    assert not kept_in & {(group, resource) for group, resource, _ in everywhere}
 
 
 @pytest.mark.parametrize("values", [{}, {"watchNamespaces": ["red"]}, METRICS], ids=["all", "namespaced", "metrics"])

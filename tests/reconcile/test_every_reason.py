@@ -21,7 +21,9 @@ from tests.kubernetes.test_pod_waits import MOUNTS, WAITING
 from tests.kubernetes.test_refusals import REFUSALS
 from tests.reconcile.test_advisories import reported
 from tests.reconcile.test_exports import export
+from tests.schedulers.test_kueue import queued
 from tests.support.kubernetes.pod_json import ON_NODE, pod, seen
+from tests.support.kueue import admit, with_status, workload
 from tests.support.reconcile.running_controller import controlled, pass_time
 from tests.support.reconcile.scenarios import fail, recover
 from tests.support.reconcile.world import Ports, World
@@ -195,6 +197,21 @@ def before_its_group_is_seen() -> Said:
     return said(world)
 
 
+def in_queue(reason: str, message: str) -> Said:
+    world = queued()
+    if reason == "Deactivated":
+        there = workload(world)
+        spec = there.document["spec"] | {"active": False}
+        world.objects[there.name] = replace(there, document=there.document | {"spec": spec})
+    if reason == "Admitted":
+        admit(world)
+        with_status(world, {"Admitted": (False, "UnsatisfiedChecks", message)})
+    elif reason:
+        with_status(world, {"QuotaReserved": (False, reason, message)})
+    world.settle()
+    return said(world)
+
+
 def suspends() -> Said:
     world = World(2).to_running()
     world.edit(suspend=True)
@@ -365,6 +382,21 @@ OF_OBJECTS = {
     "PodAltered": "label torchyard.dev/job-uid",
     "SchedulerRejected": "PodGroup job-job-uid: spec.minMember: Invalid value: 0",
 }
+OF_QUEUES = {
+    "WaitingInQueue": ("", ""),
+    "WaitingForQuota": ("Pending", "insufficient unused quota for nvidia.com/gpu in flavor spot, 8 more needed"),
+    "ExceedsMaxQuota": (
+        "Pending",
+        "insufficient quota for nvidia.com/gpu in flavor spot: 16 > maximum capacity (8)",
+    ),
+    "NoMatchingFlavor": ("Pending", "flavor spot doesn't match node affinity"),
+    "FlavorNotFound": ("Pending", "flavor spot not found"),
+    "QueueNotFound": ("Inadmissible", "LocalQueue research doesn't exist"),
+    "QueueStopped": ("Inadmissible", "ClusterQueue cluster is stopped"),
+    "QueueMisconfigured": ("Misconfigured", "resources exceed the LimitRange"),
+    "WaitingForAdmissionChecks": ("Admitted", "The workload has not all checks ready"),
+    "WorkloadDeactivated": ("Deactivated", "The workload is deactivated"),
+}
 OF_EVENTS = {"NameTaken": "pod job-0-0 without a controller", "ForgedPod": "pod job-0-1"}
 RANKS = {"alone_seconds": 61.0, "device": "cpu"}
 
@@ -374,6 +406,7 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     **{code: lambda code=code, text=text: waits(code, text) for code, text in OF_THE_CLUSTER.items()},
     **{code: lambda name=name: ended_pod(name) for code, name in POD_ENDS.items()},
     **{code: lambda name=name: rejected(name) for code, name in REJECTIONS.items()},
+    **{code: lambda facts=facts: in_queue(*facts) for code, facts in OF_QUEUES.items()},
     **{code: lambda code=code, text=text: held(code, text) for code, text in OF_OBJECTS.items()},
     **{code: lambda code=code, text=text: {code: say(code, text)} for code, text in OF_EVENTS.items()},
     **{known: lambda code=code: exits(code) for code, known in EXIT_REASONS.items() if code != ExitCode.DONE},

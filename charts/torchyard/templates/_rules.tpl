@@ -24,6 +24,14 @@
   resources: [events]
   verbs: [list, create]
 {{- with .Values.schedulers }}
+{{- if .kueue }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [get, list, watch, create, delete]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads/status]
+  verbs: [patch]
+{{- end }}
 {{- if .native }}
 - apiGroups: [scheduling.k8s.io]
   resources: [podgroups]
@@ -59,6 +67,14 @@
   resources: [subjectaccessreviews]
   verbs: [create]
 {{- end }}
+{{- if .Values.schedulers.kueue }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [resourceflavors, workloadpriorityclasses]
+  verbs: [list, watch]
+- apiGroups: [scheduling.k8s.io]
+  resources: [priorityclasses]
+  verbs: [list, watch]
+{{- end }}
 {{- if .Values.schedulers.coscheduling }}
 - apiGroups: [""]
   resources: [nodes]
@@ -83,6 +99,7 @@
 {{- define "torchyard.schedulers" -}}
 {{- $names := .Values.schedulers.names }}
 {{- $on := list }}
+{{- if .Values.schedulers.kueue }}{{ $on = append $on "kueue" }}{{ end }}
 {{- if .Values.schedulers.native }}{{ $on = append $on "native" }}{{ end }}
 {{- if .Values.schedulers.volcano }}{{ $on = append $on (printf "volcano=%s" $names.volcano) }}{{ end }}
 {{- if .Values.schedulers.coscheduling }}{{ $on = append $on (printf "coscheduling=%s" $names.coscheduling) }}{{ end }}

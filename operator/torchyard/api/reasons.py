@@ -300,6 +300,60 @@ class Reason(TableEnum):
         stalls=True,
         admits=False,
     )
+    WAITING_IN_QUEUE = _waiting(
+        "WaitingInQueue", "the job waits in its queue", "it starts once the queue admits it", admits=False
+    )
+    WAITING_FOR_QUOTA = _waiting(
+        "WaitingForQuota",
+        "other jobs hold the quota of the queue",
+        "the job starts once enough of them end; raise the quota or request less",
+        admits=False,
+    )
+    EXCEEDS_MAX_QUOTA = _waiting(
+        "ExceedsMaxQuota",
+        "the job requests more than its queue can ever have",
+        "request less, or raise the quota of the ClusterQueue or its borrowing limit",
+        stalls=True,
+        admits=False,
+    )
+    NO_MATCHING_FLAVOR = _waiting(
+        "NoMatchingFlavor",
+        "no flavor of the queue has nodes that the job may use",
+        "correct spec.scheduling.nodeSelector and tolerations, or add a ResourceFlavor to the ClusterQueue",
+        stalls=True,
+        admits=False,
+    )
+    FLAVOR_NOT_FOUND = _waiting(
+        "FlavorNotFound", "a ResourceFlavor of the queue does not exist", "create it; the job then starts", admits=False
+    )
+    QUEUE_NOT_FOUND = _waiting(
+        "QueueNotFound",
+        "the queue does not exist",
+        "create it, or name a LocalQueue of the namespace in spec.scheduling.queue",
+        admits=False,
+    )
+    QUEUE_STOPPED = _waiting(
+        "QueueStopped", "the queue is stopped", "the job starts once the administrator starts the queue", admits=False
+    )
+    QUEUE_MISCONFIGURED = _waiting(
+        "QueueMisconfigured",
+        "the queue cannot admit the job as it is configured",
+        "ask the administrator of the queue",
+        stalls=True,
+        admits=False,
+    )
+    WAITING_FOR_ADMISSION_CHECKS = _waiting(
+        "WaitingForAdmissionChecks",
+        "the quota is reserved, and admission checks of the queue are not ready",
+        "see `kubectl describe workload`",
+        admits=False,
+    )
+    WORKLOAD_DEACTIVATED = _waiting(
+        "WorkloadDeactivated",
+        "the workload of the job was deactivated",
+        "set spec.active of the Workload to true; the job then continues",
+        admits=False,
+    )
     AGENT_SILENT = _waiting(
         "AgentSilent",
         "pods run but their agents do not reach the operator",
@@ -485,7 +539,12 @@ class Reason(TableEnum):
     STORAGE_FAILED = _failure(
         "StorageFailed", "the checkpoint volume failed", "check free space and health of the checkpoint volume"
     )
-    PREEMPTED = _failure("Preempted", "the workers were asked to save and stop", counted=False)
+    PREEMPTED = _failure(
+        "Preempted",
+        "the workers were asked to save and stop",
+        "the job continues by itself as soon as it may",
+        counted=False,
+    )
     PEER_LOST = _failure(
         "PeerLost", "a worker lost the connection to another one", "see `torchyard logs` of the rank that ended first"
     )

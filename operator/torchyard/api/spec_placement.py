@@ -97,6 +97,10 @@ class Scheduling(Model, frozen=True, kw_only=True):
         ),
     ] = "auto"
     priority_class: Annotated[Reference | None, doc("PriorityClass of the pods.")] = None
+    workload_priority_class: Annotated[
+        Reference | None,
+        doc("WorkloadPriorityClass of Kueue: the priority in the queue, apart from that of the pods."),
+    ] = None
     node_selector: Annotated[dict[str, LabelValue], Meta(max_length=32, description="Labels that nodes must have.")] = (
         field(default_factory=dict)
     )

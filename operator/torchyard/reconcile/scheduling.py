@@ -91,6 +91,7 @@ def _gang(view: View) -> Gang:
     return Gang(
         job=view.job,
         request=view.scheduling,
+        now=view.now,
         pods_live=any(pod.alive for pod in view.pods),
         unplaced=any(pod.phase == "Pending" and not pod.node and not pod.deleting for pod in view.pods),
     )

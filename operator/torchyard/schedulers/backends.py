@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterable
 
 from torchyard.schedulers.coscheduling import Coscheduling
 from torchyard.schedulers.kai import Kai
+from torchyard.schedulers.kueue import Kueue
 from torchyard.schedulers.native import Native
 from torchyard.schedulers.protocol import Scheduler
 from torchyard.schedulers.volcano import Volcano
 
-BACKENDS: dict[str, Callable[..., Scheduler]] = {each.name: each for each in (Native, Volcano, Coscheduling, Kai)}
+BACKENDS: dict[str, Callable[..., Scheduler]] = {
+    each.name: each for each in (Kueue, Native, Volcano, Coscheduling, Kai)
+}
 
 
 def switched_on(names: Iterable[str]) -> tuple[Scheduler, ...]:

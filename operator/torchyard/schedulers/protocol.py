@@ -190,6 +190,8 @@ class Gang(Struct, frozen=True, kw_only=True):
 
     job: TrainingJob
     request: Request
+    now: float = 0.0
+    """Unix seconds."""
     pods_live: bool = False
     """Whether processes of a pod may still run."""
     unplaced: bool = False

@@ -74,6 +74,7 @@ FIXED: tuple[Fixed, ...] = (
             "logging",
             "scheduling.gang",
             "scheduling.queue",
+            "scheduling.workloadPriorityClass",
             "scheduling.priorityClass",
             "scheduling.nodeSelector",
             "scheduling.tolerations",
@@ -87,7 +88,7 @@ FIXED: tuple[Fixed, ...] = (
     ),
 )
 # The number of pods and their queue do not change what each of them runs: a gang grows and shrinks by pods.
-NOT_OF_A_POD = frozenset({"nodes", "scheduling.queue"})
+NOT_OF_A_POD = frozenset({"nodes", "scheduling.queue", "scheduling.workloadPriorityClass"})
 # May change at any time; every other field of this version is fixed.
 FREE = (
     "restart",

@@ -41,7 +41,6 @@ def one_source(source: CheckpointVolume | EnvFrom | Volume) -> bool:
 NOT_YET: dict[str, tuple[str, ...]] = {
     "elastic": (),
     "health.straggler": (),
-    "scheduling.gang": ("auto", "native", "volcano", "coscheduling", "kai", "none"),
 }
 
 

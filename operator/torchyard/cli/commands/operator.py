@@ -60,7 +60,7 @@ def operator_arguments(parser: ArgumentParser) -> None:
     )
     flag(
         "--schedulers",
-        "gang schedulers that jobs may use, the preferred one first: native, volcano, coscheduling, kai; "
+        "gang schedulers that jobs may use, the preferred one first: kueue, native, volcano, coscheduling, kai; "
         "NAME=SCHEDULER sets the schedulerName of the pods",
         defaults.schedulers,
         _schedulers,
