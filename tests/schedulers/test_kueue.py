@@ -67,9 +67,11 @@ def test_a_priority_class_that_does_not_exist_is_named():
 
 def test_an_admitted_gang_gets_labels_and_tolerations_of_its_flavor():
     world = queued()
+    world.now += 3600
     admit(world)
     world.settle()
     assert len(world.pods) == 2
+    assert not world.events
     changes = world.created[0].changes
     assert changes.node_selector == {"pool": "spot"}
     assert changes.tolerations == ({"key": "spot", "operator": "Exists"},)

@@ -112,7 +112,7 @@ def test_changes_are_in_the_pod_beside_those_of_the_job():
         ),
         (Coscheduling(), {"phase": "Scheduling"}, "coscheduling: pod group job-job-uid is Scheduling"),
         (Kai(), {"schedulingConditions": [{"message": "no GPUs"}]}, "kai: no GPUs"),
-        (Kai(), None, "pod group job-job-uid: all pods are placed together"),
+        (Kai(), None, "pod group job-job-uid is placed once all its pods fit"),
     ],
 )  # fmt: skip
 def test_the_message_of_the_scheduler_on_a_group_that_waits(scheduler, status, message):

@@ -301,7 +301,11 @@ class Reason(TableEnum):
         admits=False,
     )
     WAITING_IN_QUEUE = _waiting(
-        "WaitingInQueue", "the job waits in its queue", "it starts once the queue admits it", admits=False
+        "WaitingInQueue",
+        "the job waits in its queue",
+        "it starts once the queue admits it",
+        announced=False,
+        admits=False,
     )
     WAITING_FOR_QUOTA = _waiting(
         "WaitingForQuota",

@@ -195,8 +195,7 @@ class View(Struct, frozen=True, kw_only=True):
     """Whether the pods start the program themselves, without an agent."""
     procs: int | Literal["auto"] = "auto"
     """Workers of a pod that the spec asks for; auto: as many as the pod has GPUs."""
-    scheduling: Request = Request(name=BY_OPERATOR.name, scheduler=BY_OPERATOR)
-    """The gang scheduler of the job and its objects."""
+    scheduling: Request = Request(name=BY_OPERATOR.name, scheduler=BY_OPERATOR)  # with the objects of the job
 
 
 NODE_SILENCE_SECONDS = 20.0

@@ -248,7 +248,7 @@ def _decisive_fields(status: TrainingJobStatus) -> tuple[object, ...]:
         status.incarnation,
         status.images,
         status.rendezvous,
-        status.gang.enforced_by if status.gang is not None else "",
+        scheduling.decisive(status.gang),
         status.restarts,
         status.nodes.desired,
         status.nodes.lost,

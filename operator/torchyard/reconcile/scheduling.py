@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.status import GangStatus, State, TrainingJobStatus, is_preempted
 from torchyard.reconcile.observed import Observed, View
-from torchyard.schedulers.none import BY_OPERATOR
+from torchyard.schedulers.none import BY_OPERATOR, NOTHING
 from torchyard.schedulers.protocol import Admission, Change, Gang, PodChanges
 
 PAUSES = frozenset({Reason.SUSPENDED, Reason.PREEMPTED})  # why a round was ended by request
@@ -73,6 +73,13 @@ def with_gang(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus:
         admitted = False
     gang = GangStatus(enforced_by=view.scheduling.name, admitted=admitted, message=verdict.message or verdict.evidence)
     return status if status.gang == gang else replace(status, gang=gang)
+
+
+def decisive(gang: GangStatus | None) -> tuple[str, bool]:
+    """Return what users wait for in `status.gang`; without a scheduler, the state of the job shows it as well."""
+    if gang is None or gang.enforced_by in {BY_OPERATOR.name, NOTHING.name}:
+        return gang.enforced_by if gang is not None else "", False
+    return gang.enforced_by, gang.admitted
 
 
 def enforced_by(status: TrainingJobStatus) -> str:

@@ -153,7 +153,8 @@ def _unanswered(view: View, status: TrainingJobStatus, held: Mapping[int, Pod]) 
     nodes = view.job.spec.nodes
     lacking = sum(index not in held for index in range(nodes))
     is_new = status.round == 0 and status.rendezvous.releases == 0 and status.state != State.RECOVERING
-    first = is_new and not view.pods
+    # A job that was queued had no pods to be created until now.
+    first = is_new and not view.pods and view.job.status.state not in {State.QUEUED, State.SUSPENDED}
     since = view.failing.since if view.failing is not None else view.since if first else view.now
     if not lacking or view.now - since < UNANSWERED_SECONDS:
         return ""

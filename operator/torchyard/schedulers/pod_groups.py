@@ -51,7 +51,7 @@ class PodGroups(Struct, frozen=True):
                 pods="keep", reason=Reason.WAITING_FOR_SCHEDULER, evidence="its pod group is being created"
             )
         said = self.words(there) if gang.unplaced else ""
-        return Admission(message=said or f"pod group {there.name}: all pods are placed together")
+        return Admission(message=said or f"pod group {there.name} is placed once all its pods fit")
 
     def give_back(self, gang: Gang, why: GivesBack) -> tuple[Change, ...]:
         """Delete the group."""
