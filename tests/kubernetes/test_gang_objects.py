@@ -74,7 +74,8 @@ async def test_a_scheduler_installed_later_is_used_and_one_removed_is_not(monkey
     server = ObjectServer()
     async with following(server, Volcano()) as followed:
         server.served.add(VOLCANO)
-        await until(lambda: followed.objects.served and followed.objects.known(Volcano()))
+        await until(lambda: followed.sources == ["volcano"])
+        assert followed.objects.known(Volcano())
         await followed.writes.execute(JOB, CREATE)
         assert [each.name for each in followed.objects.of(JOB.metadata.uid)] == ["g"]
         server.served.clear()
@@ -163,8 +164,8 @@ async def test_nodes_are_news_only_if_pods_might_fit_differently():
     }
     server.put("/api/v1/nodes/n", node)
     async with following(server, Coscheduling()) as followed:
-        assert followed.sources == ["coscheduling"]
+        await until(lambda: followed.sources == ["coscheduling"] * 2)  # it is usable, and the first node is known
         server.put("/api/v1/nodes/n", node | {"status": {"allocatable": {"cpu": "4"}, "conditions": []}})
         server.put("/api/v1/nodes/m", node | {"metadata": {"name": "m", "uid": "m"}})
         await until(lambda: len(followed.objects.sources(Coscheduling())["nodes"]) == 2)
-        assert followed.sources == ["coscheduling"] * 2
+        assert followed.sources == ["coscheduling"] * 3

@@ -360,10 +360,11 @@ class KubeCluster:
         return job is not None and same and record.uid in job.status.rendezvous.members
 
     def _source_changed(self, scheduler: str) -> None:
-        """Notify the jobs of a scheduler that wait: what it places pods by has changed."""
+        """Notify the jobs of a scheduler that wait: it became usable, or what it places pods by has changed."""
         for job in self.jobs:
             gang = job.status.gang
-            if gang is not None and gang.enforced_by == scheduler and not gang.admitted and not job.is_over:
+            concerned = gang is None or (gang.enforced_by == scheduler and not gang.admitted)
+            if concerned and not job.is_over:
                 self.jobs.notify(job.key, SOON_SECONDS)
 
     def _forget(self, pod_uid: str) -> None:

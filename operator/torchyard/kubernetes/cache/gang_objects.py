@@ -46,7 +46,8 @@ class GangObjects:
         namespaces: the watched ones; none: all.
         schedulers: switched on, the preferred one first.
         changed: called with the key of a job when one of its objects changed.
-        source_changed: called with the name of a scheduler when the cluster's objects that it reads changed.
+        source_changed: called with the name of a scheduler when it becomes usable, and when objects of the cluster that
+            it reads changed.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class GangObjects:
         kinds |= {source.kind for each in self.schedulers for source in each.sources}
         for version_path in sorted({_root(kind) for kind in kinds}):
             served[version_path] = await self._resources(version_path)
-        self.served = {}
+        before, self.served = self.served, {}
         sources: dict[Kind, list[tuple[str, Source]]] = {}
         for scheduler in self.schedulers:
             kind = next((each for each in scheduler.kinds if each.plural in served[_root(each)]), None)
@@ -143,9 +144,19 @@ class GangObjects:
         for kind, readers in sources.items():
             if kind not in self._informers:
                 self._follow(group, kind, [self._make_source(kind, readers)])
+        for scheduler in self.schedulers:
+            if scheduler.name in self.served and scheduler.name not in before:
+                group.create_task(self._announce(scheduler))
         for kind in self._informers.keys() - set(self.served.values()) - sources.keys():
             self._abandon(kind)
         self.discovered.set()
+
+    async def _announce(self, scheduler: Scheduler) -> None:
+        """Report a scheduler as usable once its objects are listed: no event of an object may ever come."""
+        kinds = {self.served[scheduler.name], *(source.kind for source in scheduler.sources)}
+        for informer in [each for kind in kinds for each in self._informers.get(kind, {}).values()]:
+            await informer.synced.wait()
+        self._source_changed(scheduler.name)
 
     async def _resources(self, path: str) -> set[str]:
         try:
