@@ -487,9 +487,7 @@ def test_an_outlier_that_flattens_all_other_values_is_named_with_numbers_and_qua
     actions = with_an_outlier(tmp_path)
     for kind in ("min-max", "mean-std"):
         (text,) = recordings(tmp_path, kind=kind).warnings()
-        assert re.search(
-            rf"'action': 98 % of the values of part 0 are from -0.2 to 0.2, .* to 200: .* {kind}", text
-        )
+        assert re.search(rf"'action': 98 % of the values of part 0 are from -0.2 to 0.2, .* to 200: .* {kind}", text)
         assert "use trainer.params.normalization quantile" in text
     source = recordings(tmp_path, kind="quantile")
     assert source.warnings() == []
