@@ -16,7 +16,7 @@ finally:
     sys.path.remove(str(ROOT / "hack/site"))
 
 
-def test_the_site_has_all_that_its_pages_have_and_asks_nobody():
+def test_the_site_has_all_that_its_pages_have_without_network():
     nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
     command = [sys.executable, str(ROOT / "hack/site")]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | nowhere, check=False)

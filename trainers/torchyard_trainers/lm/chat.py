@@ -90,7 +90,7 @@ class Chat:
             messages: with `role` and `content`.
             first: of the messages whose turns count; none of weight 0 does.
             last_only: only the last turn of the assistant counts.
-            everything: all tokens count, whoever says them.
+            everything: all tokens count, also those of the user and of tools.
             tools: descriptions of functions, for the template.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Parts of a dataset that train, validate or test, told apart by the names of files as the Hugging Face Hub does. Pure.
+"""Splits of a dataset, found by the names of files as the Hugging Face Hub does. Pure.
 
 `train-00000-of-00002.parquet`, `test.jsonl`, `data/validation/0.parquet` and `train_sft-00000-of-00001.parquet` are
 files of the splits `train`, `test`, `validation` and `train_sft`.
