@@ -1,4 +1,4 @@
-"""Files that users name on a command line: regular files, pipes of a shell, and pipes without a writer."""
+"""Files that users name on a command line, pipes among them, and files of folders that others may have written."""
 
 import errno
 import os
@@ -6,10 +6,48 @@ import select
 import stat
 import time
 from pathlib import Path
+from typing import BinaryIO
 
 STANDARD_INPUT = "/dev/stdin"
 SILENCE_SECONDS = 10.0
 CHUNK = 64 * 1024
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading; a pipe or a device in its place would block, or never end.
+
+    Raises:
+        OSError: it cannot be opened, or is not a regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: Path, most: int) -> bytes:
+    """Return the content of a regular file of at most `most` bytes.
+
+    Raises:
+        OSError: it cannot be read, is larger, or is not a regular file.
+    """
+    with open_regular(path) as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"larger than {most} bytes", str(path))
+    return data
+
+
+def read_end(path: Path, most: int) -> bytes:
+    """Return the last bytes of a regular file, at most `most`.
+
+    Raises:
+        OSError: it cannot be read, or is not a regular file.
+    """
+    with open_regular(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most))
+        return file.read(most)
 
 
 def read_bounded(path: Path, most: int) -> bytes:

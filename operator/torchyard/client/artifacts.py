@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from torchyard.api.files import read_regular
 from torchyard.api.values import QUANTITY_PATTERN, amount
 from torchyard.client.errors import FAILED, TorchYardError
 
 MANIFEST = "manifest.json"
+MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 MAX_SIZE = "64Gi"
 MAX_ENTRIES = 100_000
 
@@ -192,9 +194,9 @@ def check(fetched: Path) -> None:
     if not manifest.is_file():
         return
     try:
-        files = json.loads(manifest.read_text(encoding="utf-8"))["files"]
+        files = json.loads(read_regular(manifest, MAX_MANIFEST_BYTES))["files"]
         expected = {name: facts["sha256"] for name, facts in files.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return  # the manifest of another program
     for name, digest in expected.items():
         path = fetched / inside(name)

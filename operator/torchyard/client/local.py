@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct, field
 
+from torchyard.api.files import read_regular
 from torchyard.api.resource import TrainingJob, job_document
 from torchyard.api.values import DNS_LABEL_PATTERN, plural
 from torchyard.client.backend import MAX_RECORD, RECORD, THIS_MACHINE, Kept, LogLine, Notice, States, Unreadable, logged
@@ -171,9 +172,8 @@ class LocalBackend:
     async def environment(self, name: str) -> bytes | None:
         """Return the recorded environment of a run."""
         try:
-            with (find(name).checkpoints / RECORD).open("rb") as file:
-                return file.read(MAX_RECORD)
-        except FileNotFoundError:
+            return read_regular(find(name).checkpoints / RECORD, MAX_RECORD)
+        except OSError:
             return None
 
     async def artifacts(self, name: str) -> "list[Artifact]":

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from torchyard.api.files import open_regular
 from torchyard.api.formatting import clean
 from torchyard.client.backend import LogLine
 
@@ -39,8 +40,8 @@ class RankLog:
         A line without an end is left for the next call unless this is the `last` one.
         """
         try:
-            file = self.path.open("rb")
-        except FileNotFoundError:
+            file = open_regular(self.path)
+        except OSError:
             return
         with file:
             if os.fstat(file.fileno()).st_size < self.offset:  # truncated

@@ -3,11 +3,13 @@
 import importlib.util
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from torchyard.api.files import open_regular
 from torchyard.api.status import NonFinite
 from torchyard.client.errors import FAILED, TorchYardError
 
@@ -63,14 +65,16 @@ def table_of(path: Path) -> MetricsTable:
         TorchYardError: it is too large to be read into memory.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            what = f"{path} has {size / 2**20:.0f} MiB, and at most {MAX_BYTES // 2**20} are read"
-            raise TorchYardError(what, "fetch the file and read it in parts", FAILED)
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_BYTES:
+                what = f"{path} has {size / 2**20:.0f} MiB, and at most {MAX_BYTES // 2**20} are read"
+                raise TorchYardError(what, "fetch the file and read it in parts", FAILED)
             return rows_of(file)
     except FileNotFoundError:
         return MetricsTable()
+    except OSError as error:
+        raise TorchYardError(f"{path} cannot be read: {error.strerror}", code=FAILED) from error
 
 
 def rows_of(lines: Iterable[bytes]) -> MetricsTable:

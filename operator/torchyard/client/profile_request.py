@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from torchyard.api.files import read_regular
 from torchyard.api.values import plural
 from torchyard.client.errors import FAILED, TorchYardError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 FILE = "profile.json"
 MAX_STEPS = 100
+MAX_BYTES = 64 * 1024
 
 
 def wish_for(kind: Literal["trace", "memory"], steps: int, rank: int | None) -> str:
@@ -59,7 +61,14 @@ class Left(NamedTuple):
 def left_in(run: Path) -> Left:
     """Return what is in a run folder of this machine."""
     wish = run / FILE
-    return Left(wish.read_text() if wish.exists() else "", [path.read_text() for path in run.glob("profiled.*")])
+    return Left(_text(wish), [_text(path) for path in run.glob("profiled.*")])
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_regular(path, MAX_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def refuse_no_such_rank(job: "TrainingJob", wish: str) -> None:

@@ -5,13 +5,13 @@ machine is lively.
 """
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
+from torchyard.api.files import read_regular
 from torchyard.api.formatting import clean
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt
@@ -126,11 +126,8 @@ def failing_rank(attempts: Sequence[Attempt]) -> int | None:
 
 def _read(path: Path) -> RankReport | None:
     try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size > MAX_REPORT_BYTES:
-                return None
-            return msgspec.json.decode(file.read(MAX_REPORT_BYTES), type=RankReport)
-    except (OSError, msgspec.DecodeError):
+        return msgspec.json.decode(read_regular(path, MAX_REPORT_BYTES), type=RankReport)
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
 
 

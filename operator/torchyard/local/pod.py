@@ -18,6 +18,7 @@ import msgspec
 
 from torchyard.api import launch
 from torchyard.api.exit_codes import ExitCode
+from torchyard.api.files import read_end
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.local import record
@@ -278,9 +279,7 @@ def _killed_by(code: int) -> str:
 def _last_words(path: Path, most: int = 500) -> str:
     """Return the last line that the agent wrote to its standard error, without its INFO lines."""
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - 4096))
-            lines = file.read().decode("utf-8", "replace").split("\n")
+        lines = read_end(path, 4096).decode("utf-8", "replace").split("\n")
     except OSError:
         return ""
     said = ("".join(filter(str.isprintable, line)) for line in reversed(lines))

@@ -1,6 +1,7 @@
 """The pods of one run: created, started all or none, watched, deleted, and taken up from a former controller."""
 
 import asyncio
+import contextlib
 import hmac
 import itertools
 import os
@@ -15,6 +16,7 @@ from typing import Any
 import msgspec
 
 from torchyard.api import launch
+from torchyard.api.files import read_regular
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.local import gpus, record
@@ -29,6 +31,7 @@ from torchyard.reconcile.actions import CreatePod, DeletePod
 from torchyard.reconcile.observed import Pod
 
 MAX_LOG_FOLDERS = 32
+MAX_TOKEN_BYTES = 1024
 RETRY_SECONDS = 2.0
 _BEING_STARTED = ("", "the pod's processes are being started")
 
@@ -123,8 +126,9 @@ class LocalPods:
         for path in self._folder.pods.glob("*/pod.json"):
             written = record.read(path, PodRecord)
             token = path.with_name("token")
-            if written is not None and token.exists():
-                self._tokens[written.uid] = token.read_text().strip()
+            if written is not None:
+                with contextlib.suppress(OSError, UnicodeDecodeError):
+                    self._tokens[written.uid] = read_regular(token, MAX_TOKEN_BYTES).decode().strip()
 
     async def open(self, url: str) -> None:
         """Take up what a former controller left: adopt pods whose agents know this intake, end all others.

@@ -6,11 +6,13 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct, field
 
+from torchyard.api.files import read_regular
 from torchyard.local.process import ProcessId
 from torchyard.local.run import write_atomic
 
 S = TypeVar("S", bound=Struct)
 
+MAX_BYTES = 1024 * 1024
 POD_MARK = "TORCHYARD_POD_UID"
 """In the environment of everything a pod starts, its own sessions too: how leftovers are found."""
 
@@ -67,8 +69,8 @@ def loopback_address(job_uid: str, index: int) -> str:
 def read(path: Path, type_: type[S]) -> S | None:
     """Return the document, None if it is not there (yet) or was cut short by a full disk."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=type_)
-    except (OSError, msgspec.DecodeError):
+        return msgspec.json.decode(read_regular(path, MAX_BYTES), type=type_)
+    except (OSError, msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from torchyard.api.files import read_end, read_regular
 from torchyard.api.resource import TrainingJob, job_document, read_job, read_status, status_document
 from torchyard.api.values import Time
 
@@ -184,7 +185,7 @@ def is_controlled(folder: RunFolder) -> int | None:
     if not is_locked(folder.lock_file):
         return None
     with contextlib.suppress(OSError, ValueError):
-        return int(folder.lock_file.read_text())
+        return int(read_regular(folder.lock_file, MAX_LOCK_BYTES))
     return 0
 
 
@@ -212,6 +213,8 @@ def _sync_folder(path: Path) -> None:
 
 
 MAX_JOB_BYTES = 4 * 1024 * 1024
+MAX_STATUS_BYTES = 4 * 1024 * 1024
+MAX_LOCK_BYTES = 1024
 MAX_EVENTS_BYTES = 1024 * 1024
 
 
@@ -246,15 +249,12 @@ def read_run(folder: RunFolder) -> TrainingJob | None:
         ValueError: the file is not a TrainingJob; names file and field.
     """
     try:
-        with folder.job_file.open("rb") as file:
-            data = file.read(MAX_JOB_BYTES + 1)
+        job = read_job(decode_object(read_regular(folder.job_file, MAX_JOB_BYTES)))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        if len(data) > MAX_JOB_BYTES:
-            raise ValueError(f"larger than {MAX_JOB_BYTES} bytes")  # noqa: TRY301 - one sentence for every fault
-        job = read_job(decode_object(data))
-    except ValueError as error:
+    except OSError as error:
+        raise ValueError(f"{folder.job_file}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{folder.job_file}: {error}") from None
     return msgspec.structs.replace(job, status=_read_status(folder, job))
 
@@ -369,7 +369,7 @@ def append_events(folder: RunFolder, lines: list[Event]) -> None:
                 os.truncate(file.fileno(), before)
             raise
     if size > MAX_EVENTS_BYTES:
-        kept = folder.events_file.read_bytes()[-MAX_EVENTS_BYTES // 2 :]
+        kept = read_end(folder.events_file, MAX_EVENTS_BYTES // 2)
         write_atomic(folder.events_file, kept[kept.find(b"\n") + 1 :])
 
 
@@ -377,21 +377,20 @@ def events(folder: RunFolder, last: int = 1000) -> list[Event]:
     """Return the newest events, oldest first; a line cut short by a crash is left out."""
     found: deque[Event] = deque(maxlen=last)
     try:
-        with folder.events_file.open("rb") as file:
-            for line in file:
-                with contextlib.suppress(msgspec.DecodeError):
-                    found.append(msgspec.json.decode(line, type=Event))
-    except FileNotFoundError:
+        for line in read_end(folder.events_file, 2 * MAX_EVENTS_BYTES).split(b"\n"):
+            with contextlib.suppress(msgspec.DecodeError, RecursionError):
+                found.append(msgspec.json.decode(line, type=Event))
+    except OSError:  # none yet, or damaged: they are a record for people, and nothing depends on them
         pass
     return list(found)
 
 
 def _read_status(folder: RunFolder, job: TrainingJob) -> Any:
     try:
-        document = msgspec.json.decode(folder.status_file.read_bytes())
+        document = msgspec.json.decode(read_regular(folder.status_file, MAX_STATUS_BYTES))
         if document["metadata"]["uid"] == job.metadata.uid:
             return read_status(document["status"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         # A status can be rebuilt from what is observed; a bad one must not lose a run.
         pass
     return job.status

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from torchyard.api.files import read_regular
 from torchyard.api.names import PROGRAM_FOLDER, SOURCE_FOLDER, SWEEP_UID
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
@@ -78,13 +79,12 @@ def load_sweep(name: str) -> TrainingSweep:
         raise NoSweepError(name)
     path = sweeps_folder() / name / "sweep.yaml"
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES)
+        return read_sweep(decode_object(read_regular(path, MAX_BYTES)))
     except (FileNotFoundError, NotADirectoryError):
         raise NoSweepError(name) from None
-    try:
-        return read_sweep(decode_object(data))
-    except ValueError as error:
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
 
 

@@ -7,6 +7,7 @@ for again, with what was known at the time.
 
 import importlib.util
 import math
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -230,5 +231,7 @@ def importances(spec: TrainingSweepSpec, outcomes: Sequence[Outcome], past: Sequ
         _add(study, spec, parameters[outcome.trial], outcome)
     always = [each.path for each in spec.parameters if not each.conditions]
     evaluator = optuna.importance.PedAnovaImportanceEvaluator()
-    found = optuna.importance.get_param_importances(study, evaluator=evaluator, params=always)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where all trials are equally good, parameters are equally important
+        found = optuna.importance.get_param_importances(study, evaluator=evaluator, params=always)
     return {path: float(share) for path, share in found.items()}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from torchyard.api.files import open_regular
 from torchyard.client.metrics import value_of
 
 BLANK = 0x2800
@@ -49,7 +50,7 @@ class StoredCurve:
     def follow(self) -> bool:
         """Read what was appended since the last call; return whether there is any point."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._offset)
                 data = file.read(MAX_BYTES)
         except OSError:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from torchyard.api.files import open_regular
 from torchyard.api.formatting import clean
 from torchyard.api.launch import local_procs
 from torchyard.api.spec import TrainingJobSpec
@@ -180,7 +181,7 @@ class _RankLog:
     def _begin_again(self, *, same: bool) -> None:
         """Drop a line that will not be continued, and note what is missing if the agent has cut the `same` log."""
         if same and self._complete:
-            with contextlib.suppress(OSError), self._path.with_suffix(".log.1").open("rb") as file:
+            with contextlib.suppress(OSError), open_regular(self._path.with_suffix(".log.1")) as file:
                 file.seek(-len(self._end), os.SEEK_END)
                 if file.read() == self._end:
                     return  # everything was read
@@ -196,7 +197,7 @@ class _RankLog:
             self._partial, self._torn = b"", True
             missing = f"{size(skipped)} of output"
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._offset)
                 data = file.read(most)
         except OSError:
