@@ -83,7 +83,9 @@ def run_name(parser: argparse.ArgumentParser) -> None:
 def location_options(parser: argparse.ArgumentParser) -> None:
     """--context and -n, as kubectl has them."""
     parser.add_argument("--context", metavar="CONTEXT", help="context of the kubeconfig; by default its current one")
-    parser.add_argument("-n", "--namespace", metavar="NAMESPACE", help="by default that of the context")
+    parser.add_argument(
+        "-n", "--namespace", metavar="NAMESPACE", help="namespace of the cluster; by default that of the context"
+    )
 
 
 def output(parser: argparse.ArgumentParser, *forms: str, help: str) -> None:  # noqa: A002 - argparse's own word
@@ -99,7 +101,7 @@ def sets(parser: argparse.ArgumentParser) -> None:
         metavar="PATH=VALUE",
         action="append",
         default=[],
-        help="change a field first, for instance --set nodes=2 --set trainer.params.steps=100",
+        help="set a field of the job, as in --set nodes=2 --set trainer.params.steps=100",
     )
 
 

@@ -4,6 +4,7 @@ The controlling process owns `status.json`, `events.jsonl` and `pods/`; any term
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -169,8 +170,10 @@ def is_locked(path: Path) -> bool:
     """Return whether some living process holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return False
+        raise
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -212,6 +215,7 @@ def _sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+_NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
 MAX_JOB_BYTES = 4 * 1024 * 1024
 MAX_STATUS_BYTES = 4 * 1024 * 1024
 MAX_LOCK_BYTES = 1024

@@ -24,26 +24,41 @@ def chat_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "name",
         metavar=common.RUN_NAME,
-        help="run of this machine, or a folder: of a Hugging Face model, or checkpoints",
+        help="run of this machine, or a folder with a Hugging Face model or with checkpoints",
     )
-    parser.add_argument("--system", metavar="TEXT", help="begin the conversation with this message of the system")
+    parser.add_argument("--system", metavar="TEXT", help="system message at the beginning of the conversation")
     parser.add_argument(
         "--temperature",
         metavar="NUMBER",
         type=_number(0, 100),
         default=0.7,
-        help="0: always the most probable token; default 0.7",
+        help="sampling temperature; 0 always takes the most probable token; default 0.7",
     )
     parser.add_argument(
-        "--top-p", metavar="SHARE", type=_number(0, 1), default=1.0, help="of the most probable tokens; default 1"
+        "--top-p",
+        metavar="SHARE",
+        type=_number(0, 1),
+        default=1.0,
+        help="probability mass of the tokens that are sampled from; default 1",
     )
     parser.add_argument(
-        "--max-new-tokens", metavar="N", type=common.counted, default=MAX_NEW_TOKENS, help="of an answer; default 512"
+        "--max-new-tokens",
+        metavar="N",
+        type=common.counted,
+        default=MAX_NEW_TOKENS,
+        help="longest answer, in tokens; default 512",
     )
-    parser.add_argument("--seed", metavar="N", type=common.natural, default=0, help="of the random numbers; default 0")
-    parser.add_argument("--device", choices=("auto", "cuda", "cpu"), default="auto", help="default auto: a GPU if any")
     parser.add_argument(
-        "--raw", action="store_true", help="continue each line as it is: no chat template, no earlier turns"
+        "--seed", metavar="N", type=common.natural, default=0, help="seed of the random numbers; default 0"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cuda", "cpu"),
+        default="auto",
+        help="device to use; default auto: a GPU if there is one",
+    )
+    parser.add_argument(
+        "--raw", action="store_true", help="complete each line as it is, without a chat template and earlier turns"
     )
 
 
@@ -60,9 +75,11 @@ def chat(
 ) -> int:
     """Carry out `torchyard chat`.
 
-    Of a run of this machine, the export `hf-merged` or `hf` is used, else its newest checkpoint. Answers go to stdout
-    as they are generated, everything else to stderr. Where stdin is not a terminal, each line of it is a turn.
-    Of a job on a cluster, fetch the export first: `torchyard fetch NAME export/hf -o DIR`, `torchyard chat DIR`.
+    The model of a run is its export `hf-merged` or `hf`, or else its newest checkpoint. For a job on a cluster, fetch
+    the export first: `torchyard fetch NAME export/hf -o DIR`, then `torchyard chat DIR`.
+
+    Answers are written to stdout as they are generated, everything else to stderr. If stdin is not a terminal, each
+    line of it is one message.
     """
     if raw and system is not None:
         raise RefusalError("--system is a message, and --raw has no messages", "leave one of them out")

@@ -24,14 +24,14 @@ def fetch_arguments(parser: ArgumentParser) -> None:
         "path",
         metavar="PATH",
         nargs="?",
-        help="in the job's checkpoint folder: export/web, final, metrics.jsonl; without it, list what there is",
+        help="file or folder below the checkpoint folder, as in export/web or final; without it, list the files",
     )
     parser.add_argument(
-        "-o", "--output", dest="to", metavar="DIR", type=Path, help="target path; by default its own name"
+        "-o", "--output", dest="to", metavar="DIR", type=Path, help="target path; by default the last part of PATH"
     )
     parser.add_argument("--replace", action="store_true", help="replace an existing target")
     parser.add_argument(
-        "--max-size", metavar="SIZE", default=MAX_SIZE, help=f"limit of what pods may send (default {MAX_SIZE})"
+        "--max-size", metavar="SIZE", default=MAX_SIZE, help=f"most data that pods may send (default {MAX_SIZE})"
     )
     common.location_options(parser)
 
@@ -48,13 +48,12 @@ def fetch(
 ) -> int:
     """Carry out `torchyard fetch`.
 
-    Copies a file or a folder: an export, final weights, curves.
+    Copies a file or a folder, such as an export, the final weights or the curves. Without PATH, lists the files and
+    folders of the job with their sizes.
 
-    Without PATH, list what can be fetched, with its size.
-
-    The content of a folder becomes that of DIR. It appears whole or not at all, and files with digests in a manifest
-    are verified. On a cluster, a pod of the job, or one that only reads its claim, sends the files: only regular files
-    and folders are accepted, no links, and no more than --max-size.
+    The copy of a folder is complete or does not exist, and files with digests in a manifest are verified. On a cluster,
+    the files come from a pod of the job, or from one that only reads its claim. Only regular files and folders are
+    accepted, no links, and at most --max-size in total.
     """
     from torchyard.cli.arguments import ask
     from torchyard.client.artifacts import bring
@@ -95,7 +94,7 @@ def profile_arguments(parser: ArgumentParser) -> None:
         "kind", choices=("trace", "memory"), help="a Chrome trace of some steps, or the tensors in memory"
     )
     parser.add_argument("--steps", metavar="N", type=common.natural, default=3, help="steps to record (3)")
-    parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank; by default every rank")
+    parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank; by default all ranks")
     parser.add_argument("--replace", action="store_true", help="replace an earlier request that is still pending")
     common.location_options(parser)
 
@@ -112,10 +111,10 @@ def profile(
 ) -> int:
     """Carry out `torchyard profile`.
 
-    The job has to run a built-in workload; training continues.
+    The job must run a built-in workload. Training continues.
 
-    Each writes it into `profile/` of the checkpoint folder, from where `torchyard fetch NAME profile` brings it. One
-    request at a time: while an earlier one is pending, another is rejected unless --replace is given.
+    Each rank writes its profile to `profile/` of the checkpoint folder; `torchyard fetch NAME profile` downloads it.
+    While a request is pending, another one is rejected unless --replace is given.
     """
     from torchyard.cli.arguments import ask
 
@@ -132,7 +131,7 @@ def stacks_arguments(parser: ArgumentParser) -> None:
     common.run_name(parser)
     parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank")
     common.location_options(parser)
-    common.output(parser, "json", "yaml", help="a list with an object a rank")
+    common.output(parser, "json", "yaml", help="print a list with one object for each rank")
 
 
 def stacks(
@@ -145,9 +144,8 @@ def stacks(
 ) -> int:
     """Carry out `torchyard stacks`.
 
-    Training continues.
-
-    Python's own fault handler writes them, also while a rank hangs in a collective, a driver or a file system.
+    Training continues. Python's fault handler writes the stacks, even of a rank that hangs in a collective, a driver or
+    a file system.
     """
     from torchyard.cli.arguments import ask
 

@@ -24,10 +24,11 @@ def dataset_arguments(parser: ArgumentParser) -> None:
 def dataset(*, action: Literal["inspect"], path: str, tokenizer: Path | None, output: Literal["json"] | None) -> int:
     """Carry out `torchyard dataset`.
 
-    Of text: records, their formats, fields and lengths; the first 100,000 records are read. Of a LeRobot dataset:
-    episodes, lengths, features and statistics; all numbers of all frames are checked, and of each camera the first and
-    the last image of every episode is decoded.
-    Exit codes: 0 all can be used, 1 there are problems, 65 it is not such a dataset.
+    For text, shows the formats, fields and lengths of the first 100,000 records. For a LeRobot dataset, shows episodes,
+    lengths, features and statistics, checks all numbers of all frames, and decodes the first and the last image of each
+    camera in every episode.
+
+    Exit codes: 0 no problem was found, 1 there are problems, 65 PATH is not such a dataset.
     """
     del action
     from torchyard.client.trainers import document

@@ -23,7 +23,7 @@ def demo_arguments(parser: ArgumentParser) -> None:
 def demo(name: str, sets: list[str]) -> int:
     """Carry out `torchyard demo`.
 
-    It plans vehicle routes, and is compared with the nearest-neighbour heuristic.
+    The model plans the routes of vehicles, and is compared with the nearest-neighbour heuristic.
     """
     from torchyard.cli.commands.foreground import watch
     from torchyard.cli.output import console, say

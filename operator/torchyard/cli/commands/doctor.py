@@ -11,8 +11,13 @@ from torchyard.cli.errors import FAILED, SUCCEEDED
 def doctor_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `doctor`."""
     location_options(parser)
-    parser.add_argument("--no-pod", dest="pod", action="store_false", help="start no pod to check the intake from")
-    common.output(parser, "json", "yaml", help="print what was found as a list")
+    parser.add_argument(
+        "--no-pod",
+        dest="pod",
+        action="store_false",
+        help="do not start the pod that checks the connection to the operator",
+    )
+    common.output(parser, "json", "yaml", help="print the results as a list")
 
 
 def doctor(context: str | None, namespace: str | None, pod: bool, output: Literal["json", "yaml"] | None) -> int:
@@ -20,7 +25,9 @@ def doctor(context: str | None, namespace: str | None, pod: bool, output: Litera
 
     Checks the resource, the operator, rights, GPUs, and whether pods reach the operator.
 
-    The last starts a pod in the namespace for a few seconds. Exit codes: 0 no problem was found, 1 some were.
+    The last check starts a pod in the namespace for a few seconds.
+
+    Exit codes: 0 no problem was found, 1 there are problems.
     """
     from torchyard.cli.commands.cluster_checks import examine
     from torchyard.cli.commands.intake_probe import Finding

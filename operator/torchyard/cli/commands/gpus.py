@@ -17,24 +17,39 @@ UNCOUNTED = (
 
 def gpus_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `gpus`."""
-    parser.add_argument("--select", metavar="N", type=common.natural, help="only the N best that meet every condition")
-    parser.add_argument("--min-free-memory", metavar="SIZE", type=size, help="with --select: unused memory, 40Gi")
-    parser.add_argument("--min-total-memory", metavar="SIZE", type=size, help="with --select: memory they have")
-    parser.add_argument("--max-utilization", metavar="PERCENT", type=common.natural, help="with --select: how busy")
     parser.add_argument(
-        "--min-compute-capability", metavar="X.Y", type=capability, help="with --select: 8.0 and later has bf16"
+        "--select", metavar="N", type=common.natural, help="select the N best GPUs that meet every condition"
     )
     parser.add_argument(
-        "--product", metavar="REGEX", type=expression, help="with --select: found in the product's name"
+        "--min-free-memory", metavar="SIZE", type=size, help="with --select: least unused memory, as in 40Gi"
+    )
+    parser.add_argument("--min-total-memory", metavar="SIZE", type=size, help="with --select: least total memory")
+    parser.add_argument(
+        "--max-utilization",
+        metavar="PERCENT",
+        type=common.natural,
+        help="with --select: highest utilization, in percent",
     )
     parser.add_argument(
-        "--order", choices=("free-memory", "utilization", "index"), help="with --select: order of the list"
+        "--min-compute-capability",
+        metavar="X.Y",
+        type=capability,
+        help="with --select: lowest compute capability; bf16 needs 8.0",
+    )
+    parser.add_argument(
+        "--product",
+        metavar="REGEX",
+        type=expression,
+        help="with --select: regular expression that the product name must match",
+    )
+    parser.add_argument(
+        "--order", choices=("free-memory", "utilization", "index"), help="with --select: how to order the list"
     )
     parser.add_argument(
         "--fit",
         metavar="PARAMETERS",
         type=parameters,
-        help="how many of them hold weights, gradients and AdamW's state of a model of that size, 7B for example; "
+        help="show how many GPUs hold the weights, gradients and AdamW state of a model of this size, such as 7B; "
         "activations are not counted",
     )
     common.output(parser, "json", help="print one document")
@@ -43,9 +58,9 @@ def gpus_arguments(parser: ArgumentParser) -> None:
 def gpus(*, select: int | None, fit: int | None, output: Literal["json"] | None, **conditions: Any) -> int:
     """Carry out `torchyard gpus`.
 
-    Lists those that this user may use, as NVML sees them, with what all processes use.
+    Lists the GPUs that this user may use, as reported by NVML, with the memory and utilization of all processes.
 
-    With --select, give the UUIDs to put into CUDA_VISIBLE_DEVICES or spec.gpu.ids.
+    With --select, prints UUIDs for CUDA_VISIBLE_DEVICES or spec.gpu.ids.
     """
     from torchyard.client.trainers import document
 

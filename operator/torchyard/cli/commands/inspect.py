@@ -21,8 +21,14 @@ Form = Literal["json", "yaml", "wide"]
 def ps_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `ps`."""
     common.location_options(parser)
-    parser.add_argument("-A", "--all-namespaces", dest="everywhere", action="store_true", help="of the cluster")
-    common.output(parser, "json", "yaml", "wide", help="whole objects, or a wider table")
+    parser.add_argument(
+        "-A",
+        "--all-namespaces",
+        dest="everywhere",
+        action="store_true",
+        help="list the jobs of all namespaces of the cluster",
+    )
+    common.output(parser, "json", "yaml", "wide", help="print whole objects, or a wider table")
 
 
 def ps(context: str | None, namespace: str | None, everywhere: bool, output: Form | None) -> int:
@@ -79,7 +85,7 @@ def status_arguments(parser: ArgumentParser) -> None:
 def status(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
     """Carry out `torchyard status`.
 
-    Shows progress, checkpoint, rounds, first cause, and pods or files.
+    Shows progress, checkpoint, rounds, the first cause of a failure, and pods or files.
     """
     from torchyard.cli.arguments import ask
 
@@ -108,9 +114,8 @@ def explain_arguments(parser: ArgumentParser) -> None:
 def explain(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
     """Carry out `torchyard explain`.
 
-    Prints a sentence, what to do, pods, failures and events.
-
-    Given a reason code instead (InsufficientGPU), describe it.
+    Prints the state in one sentence, what to do, pods, failures and events. Describes a reason code, such as
+    InsufficientGPU, if one is given in place of a name.
     """
     if name[:1].isupper():
         from torchyard.api.reasons import Reason
@@ -140,7 +145,7 @@ def events_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `events`."""
     common.run_name(parser)
     common.location_options(parser)
-    common.output(parser, "json", "yaml", help="json: one object a line; yaml: a list")
+    common.output(parser, "json", "yaml", help="json: print one object per line; yaml: print a list")
 
 
 def events(name: str, context: str | None, namespace: str | None, output: Literal["json", "yaml"] | None) -> int:
@@ -167,9 +172,11 @@ def logs_arguments(parser: ArgumentParser) -> None:
     common.run_name(parser)
     common.location_options(parser)
     parser.add_argument("--rank", metavar="R", type=common.natural, help="only this rank")
-    parser.add_argument("-f", "--follow", action="store_true", help="continue until the run ends, through new rounds")
-    parser.add_argument("--tail", metavar="N", type=common.natural, help="only the last N lines of each rank")
-    common.output(parser, "json", help="one object a line: rank, pod, text, time, agent")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="follow the output until the run ends, through new rounds"
+    )
+    parser.add_argument("--tail", metavar="N", type=common.natural, help="show only the last N lines of each rank")
+    common.output(parser, "json", help="print one JSON object per line: rank, pod, text, time, agent")
 
 
 def logs(
@@ -184,9 +191,8 @@ def logs(
 ) -> int:
     """Carry out `torchyard logs`.
 
-    Each line follows its rank and pod.
-
-    The rank that failed first comes first. On a cluster: of the pods that are still there.
+    Each line begins with its rank and pod. The rank that failed first comes first. On a cluster, only pods that still
+    exist have logs.
     """
     from torchyard.cli.arguments import ask
     from torchyard.client.backend import Backend
@@ -210,7 +216,7 @@ def wait_arguments(parser: ArgumentParser) -> None:
     common.run_name(parser)
     common.location_options(parser)
     parser.add_argument("--for", dest="goal", choices=GOALS, default="over", help="what to wait for; by default: over")
-    parser.add_argument("--timeout", metavar="DURATION", type=duration, help="give up after this time: 90s, 5m, 2h")
+    parser.add_argument("--timeout", metavar="DURATION", type=duration, help="longest time to wait: 90s, 5m, 2h")
     common.output(parser, "json", "yaml", help="print the object at the end of the wait, if it still exists")
 
 
@@ -235,8 +241,8 @@ def wait(
 ) -> int:
     """Carry out `torchyard wait`.
 
-    Exit codes: 0 it did, 1 it cannot any more, or not by itself (64: its workload rejected its configuration), 75 it is
-    suspended instead, 124 the time is up.
+    Exit codes: 0 the job reached the state, 1 it cannot reach it, or not without help (64: its workload rejected its
+    configuration), 75 it is suspended instead, 124 the timeout has expired.
     """
     import asyncio
     import contextlib

@@ -54,7 +54,7 @@ def declare(parser: common.Parser, backend: Backend) -> None:
     )
     declare_program(parser, backend)
     parser.add_argument(
-        "--save", metavar="JOBFILE", type=Path, help="write an equivalent job file, and do not start it"
+        "--save", metavar="JOBFILE", type=Path, help="write an equivalent job file instead of starting the job"
     )
 
 

@@ -22,9 +22,9 @@ def stop_arguments(parser: ArgumentParser) -> None:
 def stop(*, name: str, wait: bool, output: Format | None) -> int:
     """Carry out `torchyard stop`.
 
-    `torchyard resume` continues from there.
+    `torchyard resume` continues from the saved checkpoint.
 
-    Exit code 75 when it is stopped, 0 when it had succeeded before, 1 when it had failed.
+    Exit codes: 75 the run is stopped, 0 it had succeeded before, 1 it had failed before.
     """
     import asyncio
 
@@ -56,11 +56,11 @@ def suspend_arguments(parser: ArgumentParser) -> None:
 def suspend(name: str, context: str | None, namespace: str | None, output: Format | None) -> int:
     """Carry out `torchyard suspend`.
 
-    `torchyard resume` continues. On this machine, use `torchyard stop`.
+    `torchyard resume` continues the job. For a run of this machine, use `torchyard stop`.
 
-    On a cluster that takes a claim in `checkpoint.volume`: files on a pod's own disk are lost with the pod.
+    The checkpoint must be on a claim (`checkpoint.volume`): files on a pod's own disk are deleted with the pod.
 
-    Exit codes on a cluster: 0 it is asked to, or had succeeded before, 1 it had failed.
+    Exit codes: 0 the suspension is requested, or the job had succeeded before, 1 it had failed before.
     """
     from torchyard.api.launch import checkpoint_claim
     from torchyard.api.status import State
@@ -103,9 +103,8 @@ def resume_arguments(parser: ArgumentParser) -> None:
 def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool, output: Format | None) -> int:
     """Carry out `torchyard resume`.
 
-    It continues from its newest checkpoint.
-
-    A run of this machine is watched until it ends; exit codes as for `run`.
+    The job continues from its newest checkpoint. A run of this machine is watched until it ends, with the exit codes of
+    `torchyard run`.
     """
     from torchyard.api.status import State
     from torchyard.cli.arguments import ask_at
@@ -167,7 +166,7 @@ def delete_arguments(parser: ArgumentParser) -> None:
 def delete(name: str, context: str | None, namespace: str | None) -> int:
     """Carry out `torchyard delete`.
 
-    Checkpoints on a claim stay. On this machine, use `torchyard rm`, which deletes checkpoints, too.
+    Checkpoints on a claim are not deleted. A run of this machine is deleted with its checkpoints, as by `torchyard rm`.
     """
     from torchyard.cli.arguments import ask_at
     from torchyard.client.backend import Backend
@@ -188,7 +187,7 @@ def delete(name: str, context: str | None, namespace: str | None) -> int:
 def rm_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `rm`."""
     parser.add_argument("names", metavar=common.RUN_NAME, nargs="+", help="names of runs")
-    parser.add_argument("--force", action="store_true", help="end an unfinished run, without a save")
+    parser.add_argument("--force", action="store_true", help="kill an unfinished run without saving")
 
 
 def rm(names: list[str], force: bool) -> int:

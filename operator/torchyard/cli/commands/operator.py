@@ -27,7 +27,7 @@ def operator_arguments(parser: ArgumentParser) -> None:
         help=f"manage this namespace only; may be repeated [{variable('--namespace')}, separated by commas]",
     )
     flag("--intake-port", "port that agents call, HTTPS", defaults.intake_port, _port)
-    flag("--intake-host", "address to listen on for them; empty: all", defaults.intake_host)
+    flag("--intake-host", "address that the intake listens on; empty: all", defaults.intake_host)
     flag("--intake-url", "base URL that agents call", defaults.intake_url)
     flag("--tls-dir", "folder of tls.crt, tls.key, ca.crt; read again when they change", defaults.tls_dir, Path)
     flag("--probe-port", "port of /healthz and /readyz, plain HTTP", defaults.probe_port, _port)
@@ -38,8 +38,8 @@ def operator_arguments(parser: ArgumentParser) -> None:
         defaults.metrics,
         _metrics,
     )
-    flag("--agent-image", "image that brings the agent into pods", defaults.agent_image)
-    flag("--trainer-image", "image of jobs that name none", defaults.trainer_image)
+    flag("--agent-image", "image from which the agent is copied into pods", defaults.agent_image)
+    flag("--trainer-image", "image of jobs without spec.image", defaults.trainer_image)
     flag(
         "--disk",
         "disk limit of a pod whose job sets none; empty: no limit",
@@ -54,7 +54,7 @@ def operator_arguments(parser: ArgumentParser) -> None:
     )
     flag(
         "--network-peers",
-        "make a NetworkPolicy for every job: its own pods, and these NetworkPolicy peers (a JSON list), reach its pods",
+        "create a NetworkPolicy for each job, which admits its own pods and these NetworkPolicy peers (a JSON list)",
         defaults.network_peers,
         _peers,
     )
@@ -65,10 +65,10 @@ def operator_arguments(parser: ArgumentParser) -> None:
         defaults.schedulers,
         _schedulers,
     )
-    flag("--qps", "most writes a second to the API server", defaults.qps, float)
-    flag("--burst", "most writes at once after a quiet time", defaults.burst, float)
+    flag("--qps", "highest rate of writes to the API server, per second", defaults.qps, float)
+    flag("--burst", "size of a burst of writes to the API server", defaults.burst, float)
     flag("--lease-name", "name of the Lease that the leader holds", defaults.lease_name)
-    flag("--lease-namespace", "its namespace; empty: the operator's own", defaults.lease_namespace)
+    flag("--lease-namespace", "namespace of the Lease; empty: the operator's own", defaults.lease_namespace)
     flag("--log-format", "format of the log on stderr: text or json", defaults.log_format, _log_format)
     flag("--context", "context of the kubeconfig; by default its current one, in a pod its service account", "")
     parser.add_argument(
@@ -76,7 +76,7 @@ def operator_arguments(parser: ArgumentParser) -> None:
         dest="leader_election",
         action="store_false",
         default=_given("--no-leader-election", "", str).lower() not in {"1", "true", "yes"},
-        help="run as the only operator, without a Lease; a restart replaces pods that had joined no round "
+        help="run as the only operator, without a Lease; after a restart, pods that had joined no round are replaced "
         f"[{variable('--no-leader-election')}=1]",
     )
 
@@ -84,7 +84,7 @@ def operator_arguments(parser: ArgumentParser) -> None:
 def operator(namespaces: list[str] | None, context: str, **settings: Any) -> int:
     """Carry out `torchyard operator`.
 
-    Several may run: one leads, the others are ready to take over.
+    Several operators may run: one leads, and the others are ready to replace it.
     """
     from torchyard.app.main import run
     from torchyard.app.options import Options

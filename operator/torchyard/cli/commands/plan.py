@@ -42,7 +42,9 @@ NOTES = {
 def plan_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `plan`."""
     parser.add_argument("file", metavar="FILE", type=Path, help="job file (YAML or JSON) with a spec.trainer")
-    parser.add_argument("--gpu", metavar="GPU", help=f"what it must fit: {', '.join(GPUS)}, or a size such as 24Gi")
+    parser.add_argument(
+        "--gpu", metavar="GPU", help=f"GPU that the job must fit: {', '.join(GPUS)}, or a size such as 24Gi"
+    )
     common.sets(parser)
     common.output(parser, "json", "yaml", help="print the forecast as a document")
 
@@ -50,12 +52,13 @@ def plan_arguments(parser: ArgumentParser) -> None:
 def plan(file: Path, gpu: str | None, sets: list[str], output: Literal["json", "yaml"] | None) -> int:
     """Carry out `torchyard plan`.
 
-    The estimate is for each rank, and compared with the memory of a GPU.
+    The memory of each rank is compared with that of a GPU: the one of --gpu, else `gpu.minMemory` of the file.
 
-    A step is made with tensors that have shapes and no content, so it needs no GPU. It takes some 10 seconds, or up to
-    a minute where a way that fits must be looked for, and minutes for a large model that also generates. If the job
-    does not fit, the cheapest change that makes it fit is named. Without --gpu, the file's own `gpu.minMemory` counts.
-    Exit codes: 0 it fits or no GPU is named, 1 it does not fit, 64 the file is wrong, 65 its data cannot be used.
+    A step runs with tensors that have shapes but no content, so no GPU is needed. This takes about 10 seconds, up to a
+    minute if a configuration that fits must be searched for, and minutes for a large model that also generates text.
+    If the job does not fit, the cheapest change that makes it fit is printed.
+
+    Exit codes: 0 the job fits or no GPU is given, 1 it does not fit, 64 invalid file, 65 unusable data.
     """
     from torchyard.cli.output import emit
     from torchyard.client.files import job_of

@@ -26,16 +26,17 @@ def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) 
     torchyard run -m package.train -- --lr 1e-3
     torchyard run -- bash train.sh
 
-    Scripts and modules are started with torchrun in the current folder; --save job.yaml writes the job file instead.
-    torchrun and python are those that your shell finds, and TorchYard's own where it finds no torchrun.
-    The output of the program follows on stdout, or under the curve where stdout is a terminal.
+    Scripts and modules are started with torchrun in the current folder. torchrun and python are the ones on your PATH;
+    without a torchrun there, TorchYard uses its own. The output of the program is written to stdout, or shown below the
+    curve if stdout is a terminal.
 
-    An unfinished run of that name continues from its newest checkpoint; a finished one starts over. To train that for
-    longer: --name NEW --set checkpoint.resumeFrom=NAME --set trainer.params.steps=MORE (vecrl: environmentSteps).
+    An unfinished run of the same name continues from its newest checkpoint; a finished one starts over. To train a
+    finished run for longer: --name NEW --set checkpoint.resumeFrom=NAME --set trainer.params.steps=MORE (vecrl:
+    environmentSteps).
 
-    The file of a TrainingSweep runs its trials side by side; `torchyard sweep` shows what was found.
+    The file of a TrainingSweep runs its trials side by side; `torchyard sweep` shows the results.
 
-    Ctrl-C saves and stops; a second Ctrl-C stops now.
+    Ctrl-C saves and stops the run; a second Ctrl-C stops it at once.
 
     Exit codes: 0 succeeded, 1 failed, 64 invalid, 75 saved and stopped.
     """

@@ -36,13 +36,13 @@ def submit(
     torchyard submit --image IMAGE -m package.train -- --lr 1e-3
     torchyard submit --image IMAGE -- torchrun train.py --lr 1e-3
 
-    A script travels inside the job (at most 60 KiB, and no modules beside it); modules and commands are those of the
-    image. --save job.yaml writes the job file instead of submitting it.
+    The job contains the script (at most 60 KiB, without modules of its folder); modules and commands are those of the
+    image.
 
-    The file of a TrainingSweep has the operator run its trials; `torchyard sweep` shows what was found.
+    The file of a TrainingSweep makes the operator run its trials; `torchyard sweep` shows the results.
 
-    With --watch, the output of the program follows on stdout, or under the curve where stdout is a terminal; Ctrl-C
-    ends the view and leaves the job running.
+    With --watch, the output of the program is written to stdout, or shown below the curve if stdout is a terminal.
+    Ctrl-C ends the view and leaves the job running.
 
     Exit codes: 0 submitted (--watch: succeeded), 1 failed, 64 invalid, 75 suspended.
     """

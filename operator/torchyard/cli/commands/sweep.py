@@ -19,7 +19,7 @@ def sweep_arguments(parser: common.Parser) -> None:
     verbs = ("ls", "show", "best", "report", "rm", "suspend", "resume")
     parser.add_argument("what", choices=verbs, help="what to do")
     parser.add_argument("name", metavar=common.SWEEP_NAME, nargs="?", help="name of the sweep; ls lists all")
-    parser.add_argument("--folder", metavar="FOLDER", type=Path, help="report: where to write; by default SWEEP-report")
+    parser.add_argument("--folder", metavar="FOLDER", type=Path, help="folder for the report; by default SWEEP-report")
     common.location_options(parser)
     common.output(parser, "json", "yaml", help="ls, show, best: print objects on stdout")
 
@@ -42,11 +42,11 @@ def sweep(
     torchyard sweep best tune -o yaml >best.yaml
     torchyard sweep report tune -n research
 
-    ls lists the sweeps: those of this machine; if there are none, or with -n or --context, those of the cluster. show
-    lists the trials. best names the best trial that trained to its end; -o yaml prints the job that it was, to be
-    run by itself. report writes results.csv and report.html. rm deletes the sweep with its trials. suspend saves and
-    stops the trials of a sweep of a cluster, resume goes on; one of this machine is stopped with Ctrl-C, and
-    `torchyard run` goes on.
+    ls lists the sweeps of this machine; if there are none, or with -n or --context, those of the cluster. show
+    lists the trials. best prints the best trial that trained to its end, with -o yaml as a job file. report writes
+    results.csv and report.html. rm deletes the sweep with its trials. suspend saves and stops the trials of a sweep on
+    a cluster, and resume continues them. A sweep of this machine is stopped with Ctrl-C and continued with
+    `torchyard run`.
     """
     import asyncio
 

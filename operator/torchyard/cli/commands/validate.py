@@ -42,7 +42,7 @@ def validate(files: list[Path], output: Format | None, **values: Any) -> int:
 
     A script, module or command is checked as `torchyard run` would start it, with the same options.
 
-    Exit code 0: all are valid, 64: some are not.
+    Exit codes: 0 all files are valid, 64 some are not.
     """
     options = options_of({"file": None, **values})
     programs = [file for file in files if file.suffix == SCRIPT_SUFFIX]
