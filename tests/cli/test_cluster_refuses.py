@@ -207,16 +207,16 @@ REMOTE = Remote(api=None, namespace="team", context="context test", flags=" -n t
 
 @pytest.mark.parametrize("name", ["", ".", "..", "cvrp/..", "cvrp/status", "cvrp?x", "cvrp#", "Cvrp", "a b", "%2e%2e"])
 def test_an_invalid_name_makes_no_path(name):
-    with pytest.raises(TorchYardError, match="is no name of a TrainingJob"):
+    with pytest.raises(TorchYardError, match="is not a valid name of a TrainingJob"):
         job_path(REMOTE, name)
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("delete", "", "-n", "team"), "'' is no name of a TrainingJob; `torchyard ps -n team` lists them"),
-        (("suspend", "cvrp/..", "-n", "team"), "'cvrp/..' is no name of a TrainingJob"),
-        (("delete", "cvrp", "-n", "a/b"), "-n 'a/b' is no name of a namespace"),
+        (("delete", "", "-n", "team"), "'' is not a valid name of a TrainingJob; `torchyard ps -n team` lists them"),
+        (("suspend", "cvrp/..", "-n", "team"), "'cvrp/..' is not a valid name of a TrainingJob"),
+        (("delete", "cvrp", "-n", "a/b"), "-n 'a/b' is not a valid name of a namespace"),
     ],
 )
 async def test_an_invalid_name_reaches_no_server(torchyard, words, says):
@@ -235,5 +235,5 @@ async def test_an_invalid_name_reaches_no_server(torchyard, words, says):
 async def test_an_unknown_user_is_not_reported_as_a_silent_server(torchyard):
     done = await asked(torchyard, lambda _: refused(401, "Unauthorized", "Unauthorized"), "ps", "-n", "team")
     assert done.returncode == 1
-    assert "the API server does not know who you are" in done.stderr
+    assert "the API server rejects your credentials" in done.stderr
     assert "log in again" in done.stderr

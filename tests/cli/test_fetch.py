@@ -60,7 +60,7 @@ def test_the_folder_one_is_in_is_not_replaced(torchyard, made, place):
     kept = torchyard.folder / "mine.html"
     kept.write_text("mine")
     refused = torchyard("fetch", "cartpole", "export/web", "-o", place, "--replace")
-    assert (refused.returncode, f"-o {place} is where you are" in refused.stderr) == (64, True), refused.stderr
+    assert (refused.returncode, f"-o {place} is the current folder" in refused.stderr) == (64, True), refused.stderr
     assert kept.exists()
 
 

@@ -108,7 +108,7 @@ async def test_a_pod_that_has_ended_although_the_api_server_says_that_it_runs(to
         assert done.returncode == 0, done
         assert (torchyard.folder / "got" / "both").read_text() == "of cvrp-0-1", "the other pod has it, too"
     else:
-        assert "no pod of 'cvrp' runs, and what it wrote was lost with them" in done.stderr
+        assert "no pod of 'cvrp' runs, and its files were deleted with them" in done.stderr
 
 
 async def test_a_user_who_may_not_run_commands_reads_which_right_is_missing(torchyard, pods):
@@ -120,5 +120,5 @@ async def test_a_user_who_may_not_run_commands_reads_which_right_is_missing(torc
     async with cluster(torchyard, answer):
         done = await asyncio.to_thread(torchyard, "fetch", "cvrp", "profile", "-o", "got", "-n", "team")
     assert done.returncode == 1
-    assert "you may not run commands in the pods of namespace team" in done.stderr
+    assert "you may not execute commands in the pods of namespace team" in done.stderr
     assert "ask for pods/exec" in done.stderr

@@ -63,7 +63,7 @@ def test_how_many_train_a_model(machine):
     ("words", "says"),
     [
         (["--select", 2, "--min-free-memory", "40Gi"], "min_free_memory 40.0 GiB: 1 of 2 GPUs are so, 2 are needed"),
-        (["--product", "L4"], "--product is a condition of --select; say how many with --select N"),
+        (["--product", "L4"], "--product is a condition of --select; add --select N"),
         (["--select", 1, "--min-free-memory", "40 Gigs"], "not a size; write it like 40Gi"),
         (["--select", 1, "--product", "("], "not a regular expression"),
         (["--fit", "seven"], "write it like 350M or 7B"),

@@ -1,11 +1,13 @@
 """Commands in a folder of another user: its files are read as data, and never run."""
 
 import ast
+import json
 import os
 from pathlib import Path
 
 import pytest
 
+from torchyard.cli.main import main
 from torchyard.interpreter import own_environment, own_python
 
 ROOT = Path(__file__).parents[2]
@@ -71,3 +73,55 @@ def test_every_python_that_we_start_ourselves_is_started_that_way():
         if isinstance(node, ast.Attribute) and node.attr == "executable"
     }
     assert named <= allowed
+
+
+RECORD = {
+    "apiVersion": "torchyard.dev/v1alpha1",
+    "kind": "TrainingJob",
+    "metadata": {"name": "x", "uid": "u", "creationTimestamp": "2026-11-21T06:55:50Z"},
+    "spec": {"trainer": {"name": "cvrp"}},
+}
+POD = "pods/x-0-0"
+FILES = (
+    "job.yaml", "status.json", "events.jsonl", "lock", "checkpoints/metrics.jsonl", "checkpoints/environment.json",
+    f"{POD}/pod.json", f"{POD}/process.json", f"{POD}/logs/rank-0.log", f"{POD}/run/profile.json",
+)  # fmt: skip
+IN_PLACE = {
+    "a pipe": os.mkfifo,
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+    "a folder": Path.mkdir,
+    "a link to itself": lambda path: path.symlink_to(path),
+    "a deep object": lambda path: path.write_bytes(b'{"a":' * 200_000),
+    "a deep list": lambda path: path.write_bytes(b"[" * 200_000),
+    "no text": lambda path: path.write_bytes(b"\xff\x00" * 1000),
+    "a huge hole": lambda path: path.write_bytes(b"") or os.truncate(path, 2**40),
+    "another form": lambda path: path.write_text('{"metadata": [1], "status": 7, "spec": null}\n[]\n1e999\n'),
+    "escapes": lambda path: path.write_text("\x1b]0;owned\x07\x1b[2J\u202e\n" * 3),
+}
+COMMANDS = ("ps", "status x", "explain x", "logs x --tail 5", "events x", "diff x y", "fetch x", "stacks x", "sweep ls")
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+@pytest.mark.parametrize("file", FILES)
+def test_no_file_of_a_run_makes_a_command_hang_or_fail_without_a_sentence(tmp_path, monkeypatch, capsys, file, kind):
+    if (file, kind) == (f"{POD}/logs/rank-0.log", "a huge hole"):
+        return  # a log of that size is printed to its end
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))
+    for name in ("x", "y"):
+        folder = tmp_path / "runs" / name
+        for below in (f"{POD}/logs", f"{POD}/run", "checkpoints"):
+            (folder / below).mkdir(parents=True)
+        metadata = {**RECORD["metadata"], "name": name}
+        (folder / "job.yaml").write_text(json.dumps({**RECORD, "metadata": metadata}))
+        status = {"metadata": {"uid": "u"}, "status": {"state": "Succeeded", "metrics": {"cost": 1.5}}}
+        (folder / "status.json").write_text(json.dumps(status))
+    victim = tmp_path / "runs/x" / file
+    victim.unlink(missing_ok=True)
+    IN_PLACE[kind](victim)
+    for words in COMMANDS:
+        main(words.split())
+        said = capsys.readouterr()
+        assert "internal error" not in said.err, words
+        assert not {"\x1b", "\u202e"} & set(said.out + said.err), words
+    main(["ps"])
+    assert "y " in capsys.readouterr().out, "one damaged run hides no other"

@@ -188,7 +188,7 @@ def test_a_shipped_custom_workload_can_be_planned(capsys):
     [
         (["--gpu", "0"], "--gpu: 0 is not a positive size; give the size of a GPU, such as 24Gi"),
         (["--gpu", "1Gi"], "--gpu: a GPU of 1024 MiB has no room for tensors, since a CUDA context and NCCL take 1024"),
-        (["--gpu", "H100"], "H100 is no GPU known here; use T4-16GB"),
+        (["--gpu", "H100"], "H100 is not a known GPU; use T4-16GB"),
         (["--set", "trainer.params.customers=0"], "customers"),
         (["--set", "parallelism.cpuOffload=true"], "cpuOffload"),
     ],

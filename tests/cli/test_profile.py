@@ -18,7 +18,7 @@ from torchyard.local.run import take_lock
         (["cvrp", "trace", "--steps", 0], "ask for 1 to 100"),
         (["cvrp", "trace", "--steps", 101], "ask for 1 to 100"),
         (["cvrp", "flame"], "invalid choice"),
-        (["cvrp", "trace"], "the run 'cvrp' does not run; `torchyard resume cvrp` goes on with it"),
+        (["cvrp", "trace"], "the run 'cvrp' does not run; `torchyard resume cvrp` continues it"),
         (["cvpr", "memory"], "did you mean 'cvrp'?"),
     ],
 )

@@ -240,7 +240,7 @@ def test_an_unfinished_run_is_announced(torchyard: CommandLine, here, monkeypatc
     (folder.path / "status.json").write_text(json.dumps(document))
     capsys.readouterr()
     start(asked("run", "train.py"), notice=say)
-    assert "goes on with the unfinished run 'train'; `torchyard rm train` deletes it" in capsys.readouterr().err
+    assert "continues the unfinished run 'train'; `torchyard rm train` deletes it" in capsys.readouterr().err
 
 
 def test_the_memory_of_a_script_is_not_forecast(torchyard: CommandLine):

@@ -125,7 +125,7 @@ async def test_a_sweep_is_submitted(torchyard, server):
         done = await asyncio.to_thread(torchyard, "submit", "sweep.yaml", "-n", "research", "--name", "other")
         wrong = await asyncio.to_thread(torchyard, "submit", "sweep.yaml", "--set", "objective.metric=evalRetrun")
     assert done.returncode == 0, done.stderr
-    assert "a stopped trial that goes on trains from step 0 again" in done.stderr
+    assert "a stopped trial that continues starts again at step 0" in done.stderr
     ((method, path, body),) = server.asked
     assert (method, path) == ("POST", "trainingsweeps")
     assert body["metadata"] == {"name": "other", "namespace": "research"}

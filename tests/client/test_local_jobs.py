@@ -56,7 +56,7 @@ async def test_a_run_is_read_in_every_way_from_inside_a_running_loop(home):
     assert [line.rank for line in job.logs(rank=1)] == [1]
     with pytest.raises(ty.TorchYardError, match="tail -1 is not possible"):
         list(job.logs(tail=-1))
-    with pytest.raises(ty.TorchYardError, match="5 is no name of a run"):
+    with pytest.raises(ty.TorchYardError, match="5 is not a valid name of a run"):
         await ty.aio.get_job(5)
     assert job.metrics() == [{"step": 1, "loss": 2.0}]
     assert {"metrics.jsonl", "result.json"} <= {each.path for each in job.artifacts}

@@ -105,7 +105,9 @@ def test_an_invalid_sweep_is_rejected_with_field_and_fix(target, overrides, part
 
 
 def test_a_sweep_runs_on_this_machine_or_on_a_cluster():
-    with pytest.raises(ty.TorchYardError, match=r"on='moon' is nowhere that a sweep runs; use 'machine' or 'cluster'"):
+    with pytest.raises(
+        ty.TorchYardError, match=r"on='moon' is not a place where sweeps run; use 'machine' or 'cluster'"
+    ):
         ty.sweep(SWEEP, on="moon")
 
 

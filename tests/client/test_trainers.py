@@ -18,7 +18,7 @@ ABSENT = "trainers are not installed here", "pip install 'torchyard[trainers]'",
         ("python: No module named torchyard_trainers", 1, ABSENT),
         ("Traceback ...\nModuleNotFoundError: No module named 'torch'\n", 1, ABSENT),
         ("Traceback ...\nKeyError: 'a'\n", 1, ("KeyError: 'a'", "", 1)),
-        ("", -9, ("a process of the trainers was ended by SIGKILL", "look for a lack of memory", FAILED)),
+        ("", -9, ("a process of the trainers was ended by SIGKILL", "check whether memory ran out", FAILED)),
     ],
 )
 def test_the_last_words_of_the_trainers_are_a_sentence_and_its_fix(said, code, shown):

@@ -129,7 +129,7 @@ async def test_a_job_is_suspended_and_continues(torchyard, operator, tmp_path):
     await torchyard("submit", tmp_path / "long.yaml")
     await torchyard("wait", "long", "--for", "running", *PATIENT)
     late = await torchyard("wait", "long", "--timeout", "1s", code=124)
-    assert "did not reach it in time" in late.err
+    assert "did not reach the state in time" in late.err
     await torchyard("suspend", "long")
     await torchyard("wait", "long", "--for", "suspended", *PATIENT)
     assert "torchyard resume long" in (await torchyard("status", "long")).out

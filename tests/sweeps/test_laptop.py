@@ -174,5 +174,7 @@ def test_a_second_ctrl_c_ends_programs_that_still_save(home, tmp_path):
     os.kill(sweep.pid, signal.SIGINT)
     sweep.wait(timeout=DEADLINE)
     assert sweep.returncode == 130
-    assert "sweep tune is stopped, without a last save; `torchyard run` with its file goes on" in sweep.stderr.read()
+    assert (
+        "sweep tune is stopped, without a last save; `torchyard run` with its file continues it" in sweep.stderr.read()
+    )
     assert json.loads(status.read_bytes())["status"]["state"] == "Suspended"

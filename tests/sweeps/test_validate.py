@@ -280,6 +280,6 @@ def test_a_name_is_never_a_path(name, capsys, tmp_path, monkeypatch):
     assert main(["run", str(EXAMPLE), "--name", name]) == 64
     assert main(["sweep", "rm", name]) == 64
     said = capsys.readouterr().err
-    assert "is no name of a sweep" in said
+    assert "is not a valid name of a sweep" in said
     assert f"There is no sweep `{name}`" in said
     assert not (tmp_path / "home").exists()

@@ -261,7 +261,7 @@ class Reason(TableEnum):
         "MissingRuntimeClass", "the runtime class of the pods does not exist", "create it", admits=False
     )
     NAMESPACE_TERMINATING = _waiting(
-        "NamespaceTerminating", "the namespace is being deleted, the job goes with it", announced=False, admits=False
+        "NamespaceTerminating", "the namespace is being deleted, and the job with it", announced=False, admits=False
     )
     FORBIDDEN = _waiting(
         "Forbidden",
@@ -383,13 +383,13 @@ class Reason(TableEnum):
     STANDING_STILL = _running(
         "StandingStill",
         "no step for much longer than any step took before",
-        "`torchyard stacks` shows where the ranks are; spec.health.stall would end them",
+        "see `torchyard stacks` for where the ranks are; set spec.health.stall to end such a round",
         announced=True,
     )
     NO_REPORTS = _running(
         "NoReports",
         "the program runs and has reported no step",
-        "torchyard_agent.report() or spec.metrics.patterns would show its progress",
+        "call torchyard_agent.report() or set spec.metrics.patterns to show its progress",
     )
     TRAINER_WARNING = _running("TrainerWarning", "the program warns")
     ROUND_CLOSED = _running("RoundClosed", "a round ended early")
@@ -397,7 +397,7 @@ class Reason(TableEnum):
     TERMINATING = _running(
         "Terminating",
         "the job is being deleted, and finalizers of other controllers hold it",
-        "its pods are deleted; the job goes once those controllers remove their finalizers",
+        "its pods are deleted; the job is deleted once those controllers remove their finalizers",
     )
     SUSPENDING = _running("Suspending", "the workers are asked to save a checkpoint and to stop")
     SUSPENDED = _running(
@@ -424,7 +424,7 @@ class Reason(TableEnum):
     ADMITTED = _condition("Admitted", "the pods may be created")
     NOT_TRAINING = _condition("NotTraining", "no step is being made")
     HEALTHY = _condition("Healthy", "nothing went wrong")
-    NOT_RECONCILING = _condition("NotReconciling", "the job is in the state that its spec requests, or over")
+    NOT_RECONCILING = _condition("NotReconciling", "the job is in the state that its spec requests, or has ended")
     CHECKPOINT_SAVED = _condition("CheckpointSaved", "a complete checkpoint exists")
     NO_CHECKPOINT_YET = _condition("NoCheckpointYet", "no complete checkpoint has been reported")
     NO_EXPORT = _condition("NoExport", "nothing has been exported")
@@ -437,13 +437,13 @@ class Reason(TableEnum):
     EXPORT_REFUSED = _condition(
         "ExportRefused", "an exported format does not compute what the model computes", "see `torchyard logs`"
     )
-    NOT_FINISHED = _condition("NotFinished", "the job is not over")
+    NOT_FINISHED = _condition("NotFinished", "the job has not ended")
     NOT_FAILED = _condition("NotFailed", "the job has not failed")
     NOT_STALLED = _condition("NotStalled", "the controller handles this job")
 
     # Ends of pods and containers
     POD_LOST = _failure("PodLost", "a pod no longer exists", counted=False)
-    POD_FAILED = _failure("PodFailed", "a pod ended before its job was over", "see `torchyard logs`")
+    POD_FAILED = _failure("PodFailed", "a pod ended before its job", "see `torchyard logs`")
     NODE_LOST = _failure("NodeLost", "the node of a pod does not respond", counted=False, took_pod=True)
     EVICTED = _failure("Evicted", "a pod was evicted from its node", counted=False, took_pod=True)
     PREEMPTED_BY_PRIORITY = _failure(
@@ -634,7 +634,7 @@ class Reason(TableEnum):
     )
     RECONCILE_FAILED = _operator(
         "ReconcileFailed",
-        "reconciling this job failed with an internal error and is tried again",
+        "reconciling this job failed with an internal error and is retried",
         "see the log of the controller",
     )
     NAME_TAKEN = _operator(
@@ -650,7 +650,7 @@ class Reason(TableEnum):
     FOLDER_NOT_WRITABLE = _operator(
         "FolderNotWritable",
         "the folder of the run cannot be written",
-        "free disk space or make it writable; it is tried again",
+        "free disk space or make it writable; the write is retried",
     )
 
 

@@ -158,7 +158,7 @@ def explained(error: Exception) -> TorchYardError:
             return RefusalError(f"this needs {library}, which is not installed", fix, FAILED)
     return RefusalError(
         f"internal error: {type(error).__name__}: {error}",
-        "run it again with --debug and report what it prints",
+        "run the command again with --debug, and report its output",
         FAILED,
     )
 

@@ -73,7 +73,12 @@ Fetch = Callable[[str, Path, Path, Allowance], Awaitable[None]]
 
 def artifacts_of(root: Path) -> list[Artifact]:
     """Return the artifacts in a checkpoint folder by name, without hidden entries and links that lead out of it."""
-    return [_measured(root, path) for path in sorted(_entries(root)) if path.resolve().is_relative_to(root.resolve())]
+    return [_measured(root, path) for path in sorted(_entries(root)) if _is_inside(path, root)]
+
+
+def _is_inside(path: Path, root: Path) -> bool:
+    # Not `Path.resolve`, which raises for a link to itself.
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
 
 def _entries(root: Path) -> Iterator[Path]:
@@ -131,9 +136,11 @@ async def bring(
     wanted = inside(path)
     target = to if to is not None else Path(wanted.name)
     if Path.cwd().is_relative_to(target.resolve()):  # what is there is removed, and this folder would go with it
-        raise TorchYardError(f"-o {target} is where you are", f"name a folder in it: -o {target / wanted.name}")
+        raise TorchYardError(
+            f"-o {target} is the current folder", f"name a folder inside it: -o {target / wanted.name}"
+        )
     if not replace and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
-        raise TorchYardError(f"{target} is there already", "give --replace (Python: replace=True), or another -o (to=)")
+        raise TorchYardError(f"{target} already exists", "give --replace (Python: replace=True), or another -o (to=)")
     target.parent.mkdir(parents=True, exist_ok=True)
     # In a private folder with a random name, where no other user can have placed a link.
     folder = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
@@ -156,7 +163,7 @@ def inside(text: str) -> Path:
     """
     path = Path(text)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise TorchYardError(f"{text!r} is no path in a checkpoint folder", "write it like export/web")
+        raise TorchYardError(f"{text!r} is not a path in a checkpoint folder", "write it like export/web")
     return path
 
 
@@ -169,7 +176,7 @@ def copy(root: Path, wanted: Path, to: Path, name: str) -> None:
     source = root / wanted
     if not source.exists():
         raise TorchYardError(f"the run {name!r} has no {wanted}", there([one.path for one in artifacts_of(root)], name))
-    if not source.resolve().is_relative_to(root.resolve()):
+    if not _is_inside(source, root):
         raise TorchYardError(f"{wanted} of the run {name!r} is a link out of its folder", f"copy {source.resolve()}")
     if source.is_dir():
         shutil.copytree(source, to, symlinks=True)

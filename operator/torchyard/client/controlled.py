@@ -76,7 +76,7 @@ class Controlled(Generic[T]):
         except (ValueError, SamplerError, MissingLibraryError) as error:
             raise self._failed(TorchYardError(str(error).rstrip("."))) from error
         except OSError as error:
-            what = f"{self._key} cannot be controlled any more: {error}"
+            what = f"{self._key} can no longer be controlled: {error}"
             fix = "correct that, then start it again: it goes on"
             raise self._failed(TorchYardError(what, fix, FAILED)) from error
         finally:

@@ -225,7 +225,7 @@ class Run(NamedTuple):
         state, what = self.job.status.state, f"the run {name!r} does not run"
         if state.terminal:
             return TorchYardError(what, f"it has ended ({state}); see `torchyard status {name}`")
-        return TorchYardError(what, f"`torchyard resume {name}` goes on with it")
+        return TorchYardError(what, f"`torchyard resume {name}` continues it")
 
 
 def named(name: str) -> RunFolder:
@@ -235,7 +235,9 @@ def named(name: str) -> RunFolder:
         TorchYardError: the name cannot be one of a run.
     """
     if not isinstance(name, str) or not re.fullmatch(DNS_LABEL_PATTERN, name):  # a caller may have no types
-        raise TorchYardError(f"{name!r} is no name of a run", "names are lower-case letters, digits and hyphens")
+        raise TorchYardError(
+            f"{name!r} is not a valid name of a run", "names are lower-case letters, digits and hyphens"
+        )
     return run_folder(name)
 
 

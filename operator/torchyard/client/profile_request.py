@@ -43,11 +43,12 @@ def refuse_deaf(job: "TrainingJob") -> None:
     name, trainer = job.metadata.name, job.spec.trainer
     if trainer is None:
         raise TorchYardError(
-            f"{name!r} is no built-in workload, and would not hear", "use torch.profiler in its program"
+            f"{name!r} is not a built-in workload, which alone can be profiled", "use torch.profiler in its program"
         )
     if trainer.mode != "train":
         raise TorchYardError(
-            f"{name!r} is in mode {trainer.mode}, and only a job that trains would hear", "profile one in mode train"
+            f"{name!r} is in mode {trainer.mode}, and only a job in mode train can be profiled",
+            "profile a job in mode train",
         )
 
 

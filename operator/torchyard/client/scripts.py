@@ -70,7 +70,7 @@ def readable_by_pods(script: Path, image: str | None, words: Sequence[str], noti
     except UnicodeDecodeError as error:
         raise TorchYardError(f"{script}: byte 0x{data[error.start]:02x} is not UTF-8", "save it as UTF-8") from error
     if "\0" in text or not text.strip():
-        raise TorchYardError(f"{script} is no Python source", "give the path of a script")
+        raise TorchYardError(f"{script} is not Python source", "give the path of a script")
     beside = modules_beside(text, script, notice)
     if beside:
         what = f"{script} imports {', '.join(beside)} from its folder, and only the script itself is sent"

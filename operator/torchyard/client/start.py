@@ -78,9 +78,9 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
         raise TorchYardError(str(error).rstrip(".")) from error
     except OSError as error:
         fix = "set TORCHYARD_HOME to a folder you can write to"
-        raise TorchYardError(f"the run cannot be kept in {folder.path}: {error.strerror}", fix) from error
+        raise TorchYardError(f"the run cannot be stored in {folder.path}: {error.strerror}", fix) from error
     if kept.status.state:
-        notice(f"torchyard: goes on with the unfinished run {folder.name!r}; `torchyard rm {folder.name}` deletes it")
+        notice(f"torchyard: continues the unfinished run {folder.name!r}; `torchyard rm {folder.name}` deletes it")
     return folder
 
 

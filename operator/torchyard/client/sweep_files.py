@@ -66,11 +66,11 @@ def named(sweep: TrainingSweep, name: str | None) -> TrainingSweep:
     """Return the sweep under another name; None: its own.
 
     Raises:
-        TorchYardError: this is no name of a sweep.
+        TorchYardError: this is not a valid name of a sweep.
     """
     if name is None:
         return sweep
     if len(name) > MAX_SWEEP_NAME or not re.fullmatch(DNS_LABEL_PATTERN, name):
         fix = f"use lower-case letters, digits and '-', at most {MAX_SWEEP_NAME}"
-        raise TorchYardError(f"{name!r} is no name of a sweep", fix)
+        raise TorchYardError(f"{name!r} is not a valid name of a sweep", fix)
     return msgspec.structs.replace(sweep, metadata=msgspec.structs.replace(sweep.metadata, name=name))

@@ -96,7 +96,9 @@ class Sweep:
             TorchYardError: it is one of this machine.
         """
         if self.location == HERE:
-            raise TorchYardError(f"sweep {self.name} is one of this machine", "torchyard.sweep with its file goes on")
+            raise TorchYardError(
+                f"sweep {self.name} is one of this machine", "torchyard.sweep with its file continues it"
+            )
         await self._set_suspend(suspend=False)
 
     async def delete(self) -> None:
@@ -145,7 +147,7 @@ class Sweep:
 
         here = sweep_controlled_here(self.name)
         if here is None:
-            fix = "torchyard.sweep with its file goes on; trials() has the trials"
+            fix = "torchyard.sweep with its file continues it; trials() has the trials"
             raise TorchYardError(f"no sweep {self.name!r} is controlled by this process", fix, FAILED)
         ended = await here.until_over()
         return (ended.state, ended.message) if ended is not None else ("Suspended", "")
@@ -200,7 +202,9 @@ async def sweep(
         TorchYardError: the name is in use, the sweep failed, or its algorithm needs a library that is not installed.
     """
     if on not in PLACES:
-        raise TorchYardError(f"on={on!r} is nowhere that a sweep runs", "use 'machine' or 'cluster', or leave it out")
+        raise TorchYardError(
+            f"on={on!r} is not a place where sweeps run", "use 'machine' or 'cluster', or leave it out"
+        )
     wanted, source, folder = await asyncio.to_thread(_requested, target, name, overrides)
     if on == "cluster" or (on is None and (context is not None or namespace is not None)):
         made = await _submitted(wanted, source, context, namespace)

@@ -54,7 +54,7 @@ def refusal(said: str, code: int, renamed: Mapping[str, str] | None = None) -> T
         return TorchYardError(what or fix, fix if what else "", code)
     if code < 0:
         ended = f"a process of the trainers was ended by {signal.Signals(-code).name}"
-        return TorchYardError(ended, "look for a lack of memory" if code == -signal.SIGKILL else "", FAILED)
+        return TorchYardError(ended, "check whether memory ran out" if code == -signal.SIGKILL else "", FAILED)
     last = (said.strip() or f"exit code {code}").splitlines()[-1]
     if "No module named" in last:
         return TorchYardError("trainers are not installed here", "pip install 'torchyard[trainers]'", FAILED)

@@ -70,7 +70,7 @@ class RunExistsError(ValueError):
     """An unfinished run of that name has another spec; `fields`: what differs."""
 
     def __init__(self, name: str, fields: list[str], resumable: bool) -> None:
-        resumed = f" (and `--set checkpoint.resumeFrom={name}` to go on from its checkpoint)" if resumable else ""
+        resumed = f" (and `--set checkpoint.resumeFrom={name}` to continue from its checkpoint)" if resumable else ""
         super().__init__(
             f"Run `{name}` is not finished and differs in {', '.join(f'`spec.{field}`' for field in fields)}: start "
             f"this one under another name with `--name NEW`{resumed}, or remove the old one with `torchyard rm {name}`."

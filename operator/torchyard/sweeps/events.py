@@ -57,7 +57,7 @@ def of_write(sweep: TrainingSweep, action: Action, trial: Trial) -> SweepEvent |
         )
         return SweepEvent(reason=EventReason.TRIAL_STOPPED, message=message)
     if isinstance(action, Promote) and action.resumes:
-        message = f"trial {name} goes on from its checkpoint: it is among the best that were stopped where it was"
+        message = f"trial {name} continues from its checkpoint: it is among the best that were stopped where it was"
         return SweepEvent(reason=EventReason.TRIAL_CONTINUED, message=message)
     return None
 
@@ -89,7 +89,7 @@ def _transition(sweep: TrainingSweep, after: TrainingSweepStatus) -> SweepEvent:
         stalled = any(each.type == "Stalled" and each.status == "True" for each in after.conditions)
         return SweepEvent(type="Warning" if stalled else "Normal", reason=reason, message=after.message)
     if sweep.status.state:
-        return SweepEvent(reason=EventReason.RESUMED, message="the search goes on")
+        return SweepEvent(reason=EventReason.RESUMED, message="the search continues")
     message = f"up to {after.trials.wanted} trials, {sweep.spec.parallel_trials} at a time"
     return SweepEvent(reason=EventReason.STARTED, message=message)
 

@@ -73,7 +73,7 @@ def trial_name(sweep: str, number: int) -> str:
 
 
 def trial_number(sweep: str, job: str) -> int | None:
-    """Return the number of the trial that a job of this name would be; None: it is no name of a trial."""
+    """Return the number of the trial that a job of this name would be; None: it is not a name of a trial."""
     digits = job.removeprefix(f"{sweep}-")
     number = int(digits) if digits.isdecimal() and len(digits) <= len(str(MAX_TRIALS)) else MAX_TRIALS
     return number if number < MAX_TRIALS and job == trial_name(sweep, number) else None

@@ -82,7 +82,7 @@ def chat(
     line of it is one message.
     """
     if raw and system is not None:
-        raise RefusalError("--system is a message, and --raw has no messages", "leave one of them out")
+        raise RefusalError("--system sets a message, and --raw has no messages", "leave one of them out")
     path = model_folder(name)
     sampling = ["--temperature", temperature, "--top-p", top_p, "--max-new-tokens", max_new_tokens, "--seed", seed]
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
@@ -92,7 +92,7 @@ def chat(
                 f"{path}: the tokenizer has no chat template", "give --raw, or add chat_template.jinja to the folder"
             )
         if terminal:
-            say("Talk to the model; Ctrl-D ends.")
+            say("Write a message to the model; Ctrl-D ends the chat.")
         messages = [{"role": "system", "content": system}] if system is not None else []
         for line in lines(terminal=terminal):
             messages.append({"role": "user", "content": line})

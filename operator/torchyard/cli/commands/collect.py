@@ -78,7 +78,7 @@ def _list(name: str, context: str | None, namespace: str | None) -> int:
 
     found = ask(lambda backend: backend.artifacts(name), name, context, namespace)
     if not found:
-        raise RefusalError(f"{name!r} has written nothing that can be fetched", f"`torchyard status {name}`", FAILED)
+        raise RefusalError(f"{name!r} has no files to fetch", f"`torchyard status {name}`", FAILED)
     width = max(len(clean(one.path)) for one in found)
     for one in found:
         count = f"  {plural(one.files, 'file')}" if one.is_folder else ""

@@ -63,7 +63,7 @@ def outcome_of(job: TrainingJob | None, backend: Backend, *, gone: bool) -> list
     if state == State.FAILED:
         more = f"more: `torchyard explain {name}{flags}`, `torchyard logs {name}{flags}`"
         return [f"{name} failed: {addressed(clean(job.status.message), name, backend.flags)}", *last_lines(job), more]
-    return [f"{name} is suspended; `torchyard resume {name}{flags}` goes on from its newest checkpoint"]
+    return [f"{name} is suspended; `torchyard resume {name}{flags}` continues it from its newest checkpoint"]
 
 
 class _Following:

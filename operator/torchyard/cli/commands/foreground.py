@@ -39,8 +39,10 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
     except ValueError as error:
         raise RefusalError(str(error).rstrip(".")) from error
     except OSError as error:
-        trouble = f"the run {folder.name!r} cannot be controlled any more: {error}"
-        raise RefusalError(trouble, f"correct that, then `torchyard resume {folder.name}` goes on", FAILED) from error
+        trouble = f"the run {folder.name!r} can no longer be controlled: {error}"
+        raise RefusalError(
+            trouble, f"fix the cause, then `torchyard resume {folder.name}` continues it", FAILED
+        ) from error
     if output is not None:
         from torchyard.api.resource import job_document
 

@@ -67,7 +67,7 @@ def gpus(*, select: int | None, fit: int | None, output: Literal["json"] | None,
     given = {name: value for name, value in conditions.items() if value is not None}
     if given and select is None:
         first = next(iter(given)).replace("_", "-")
-        raise RefusalError(f"--{first} is a condition of --select", "say how many with --select N")
+        raise RefusalError(f"--{first} is a condition of --select", "add --select N")
     wishes = {**given, "select": select, "fit": fit}
     words = [f"--{name.replace('_', '-')}={value}" for name, value in wishes.items() if value is not None]
     found = document("gpus", *words)

@@ -255,7 +255,7 @@ def wait(
             async with asyncio.timeout(timeout):
                 code = await (_deleted(backend, name) if goal == "deleted" else _reached(backend, name, goal))
         except TimeoutError:
-            say(f"{name} did not reach it in time")
+            say(f"{name} did not reach the state in time")
             code = TIMED_OUT
         if output is not None:
             with contextlib.suppress(NotFoundError):

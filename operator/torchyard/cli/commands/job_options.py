@@ -251,7 +251,7 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
             start, rest = f"torchyard {_verb(backend)}", options.words[1:]
             trained = shlex.join([*start.split(), str(script), *(["--", *rest] if rest else [])])
             fix = f"`{trained}` starts it with torchrun, `{start} -- {shlex.join(['python', *options.words])}` as it is"
-            raise RefusalError(f"{script} is a script and not executable, so it is no command", fix)
+            raise RefusalError(f"{script} is a script and not executable, so it cannot be started", fix)
         called = next((word for word in options.words if word.endswith(SCRIPT_SUFFIX)), options.words[0])
         source, name = options.words[0], derived_name(Path(called).stem)
         spec["command"] = options.words

@@ -42,7 +42,7 @@ def stop(*, name: str, wait: bool, output: Format | None) -> int:
         say(f"{name} has already {state.lower()}")
         return SUCCEEDED if state == State.SUCCEEDED else FAILED
     if settled(run):
-        say(f"{name}: stopped; `torchyard resume {name}` goes on")
+        say(f"{name}: stopped; `torchyard resume {name}` continues it")
     return STOPPED
 
 
@@ -148,12 +148,12 @@ async def _of_cluster(backend: "Backend", name: str, output: Format | None) -> i
         if checkpoint_claim(job.spec) is not None:
             fix += f" (its files are kept; with checkpoint.resumeFrom: {name} the new job continues from them)"
         raise RefusalError(f"{name} in {backend.where} has already {job.status.state.lower()}", fix)
-    outcome = "goes on" if job.spec.suspend else "is not suspended"
+    outcome = "continues" if job.spec.suspend else "is not suspended"
     if job.spec.suspend:
         kept = await backend.resume(name)
     if output is not None:
         emit(kept.document, output)
-    say(f"{name} in {backend.where} {outcome}; `torchyard status {name}{backend.flags}` shows what it does")
+    say(f"{name} in {backend.where} {outcome}; `torchyard status {name}{backend.flags}` shows its state")
     return SUCCEEDED
 
 
@@ -178,7 +178,7 @@ def delete(name: str, context: str | None, namespace: str | None) -> int:
 
     async def delete(backend: Backend) -> int:
         await backend.delete(name)
-        say(f"{name} in {backend.where} is deleted; its pods stop")
+        say(f"{name} in {backend.where} is deleted; its pods are being deleted")
         return SUCCEEDED
 
     return ask_at(location, delete)
@@ -199,7 +199,7 @@ def rm(names: list[str], force: bool) -> int:
     for run in runs:
         if not run.over and not force:
             name = run.folder.name
-            raise RefusalError(f"the run {name!r} is going on", f"`torchyard stop {name}` first, or use --force")
+            raise RefusalError(f"the run {name!r} is not over", f"`torchyard stop {name}` first, or use --force")
     from torchyard.local.runs import remove_run
 
     for run in runs:

@@ -115,7 +115,7 @@ def bytes_of(gpu: str) -> int:
     try:
         size = int(amount(gpu))
     except ValueError as error:
-        raise RefusalError(f"--gpu: {gpu} is no GPU known here", f"use {', '.join(GPUS)}, or a size: 24Gi") from error
+        raise RefusalError(f"--gpu: {gpu} is not a known GPU", f"use {', '.join(GPUS)}, or a size: 24Gi") from error
     if size < 1:
         raise RefusalError(f"--gpu: {gpu} is not a positive size", "give the size of a GPU, such as 24Gi")
     return size

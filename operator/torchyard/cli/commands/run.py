@@ -58,6 +58,6 @@ def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) 
         return SUCCEEDED
     programs = programs_of_shell()
     if programs != OWN_PROGRAMS and wanted.job.spec.trainer is None:
-        say(f"torchyard: torchrun is that of {programs}, the first on PATH")
+        say(f"torchyard: torchrun is the one of {programs}, the first on PATH")
     wanted = wanted._replace(job=with_programs(wanted.job, programs))
     return watch(start(wanted, name, notice=say), output, quiet=quiet)

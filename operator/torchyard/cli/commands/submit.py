@@ -90,7 +90,7 @@ def submit(
         if watch:
             stream = sys.stderr if output is not None else sys.stdout
             return await follow(backend, called, kept.job.metadata.uid, output=None if quiet else stream)
-        say(f"`torchyard status {called}{backend.flags}` shows what it does")
+        say(f"`torchyard status {called}{backend.flags}` shows its state")
         return SUCCEEDED
 
     location = Location("cluster", context, namespace or document["metadata"].get("namespace"))

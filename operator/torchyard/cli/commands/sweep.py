@@ -67,10 +67,10 @@ def sweep(
         where = f"sweep {name}" + ("" if local else f" in namespace {sweep.namespace}")
         if what in {"suspend", "resume"}:
             if local:
-                fix = "stop it with Ctrl-C, and go on with `torchyard run` and its file"
+                fix = "stop it with Ctrl-C, and continue it with `torchyard run` and its file"
                 raise RefusalError(f"{where} is one of this machine", fix)
             await (sweep.stop() if what == "suspend" else sweep.resume())
-            say(f"{where} {'saves and stops its trials' if what == 'suspend' else 'goes on'}")
+            say(f"{where} {'saves and stops its trials' if what == 'suspend' else 'continues'}")
             return None
         if what == "rm":
             trials = "its" if not local else f"{len((await sweep.found())[1])}"

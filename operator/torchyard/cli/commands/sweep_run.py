@@ -75,7 +75,7 @@ class _Watching:
         name = self.sweep.metadata.name
         if ended is None:
             saved = "stopped, without a last save" if asked.kill.is_set() else "saved and stopped"
-            say(f"sweep {name} is {saved}; `torchyard run` with its file goes on")
+            say(f"sweep {name} is {saved}; `torchyard run` with its file continues it")
             return INTERRUPTED if asked.kill.is_set() else STOPPED
         say(f"sweep {name}: {addressed(ended.message, name)}")
         say(line_of(self.sweep, self.jobs))

@@ -40,6 +40,6 @@ def _warn(sweep: TrainingSweep) -> None:
 
     spec = sweep.spec
     if spec.early_stopping is not None and checkpoint_claim(spec.job_template.spec) is None:
-        say("torchyard: no claim in checkpoint.volume: a stopped trial that goes on trains from step 0 again")
+        say("torchyard: no claim in checkpoint.volume: a stopped trial that continues starts again at step 0")
     if spec.algorithm.name == "gp":
         say("torchyard: algorithm gp needs torch and scipy in the operator's image, which ours lacks")

@@ -51,9 +51,9 @@ def validate(files: list[Path], output: Format | None, **values: Any) -> int:
             raise RefusalError(f"{programs[0]} is a script among other files", "check it by itself")
         return _program(options._replace(file=programs[0] if programs else None), output)
     if options.module is not None or options.words:
-        raise RefusalError("job files and a program are given", "check them one after the other")
+        raise RefusalError("job files and a program are given", "check them in two commands")
     if options.env:
-        raise RefusalError("--env is of a program, and job files are given", "put variables into spec.env")
+        raise RefusalError("--env belongs to a program, and job files are given", "put variables into spec.env")
     return _job_files(files, [*fields(options), *options.sets], output)
 
 

@@ -39,8 +39,8 @@ def outcome_of(job: TrainingJob, folder: RunFolder) -> list[str]:
         return [learned(job), *written(made, folder.checkpoints), f"next: {following}"]
     if state == State.SUSPENDED:
         at = f" at step {job.status.checkpoint.step}" if job.status.checkpoint is not None else ""
-        return [f"{name} is stopped, newest checkpoint{at}; `torchyard resume {name}` goes on" if at else
-                f"{name} is stopped; `torchyard resume {name}` goes on"]  # fmt: skip
+        return [f"{name} is stopped, newest checkpoint{at}; `torchyard resume {name}` continues it" if at else
+                f"{name} is stopped; `torchyard resume {name}` continues it"]  # fmt: skip
     if state == State.FAILED:
         return [
             f"{name} failed: {addressed(clean(job.status.message), name)}",
@@ -49,7 +49,7 @@ def outcome_of(job: TrainingJob, folder: RunFolder) -> list[str]:
         ]
     if not folder.path.exists():
         return [f"{name} was deleted while it ran"]
-    return [f"{name} is not controlled any more; `torchyard resume {name}` goes on"]
+    return [f"{name} is not controlled any more; `torchyard resume {name}` continues it"]
 
 
 def _rank(one: Artifact) -> int:

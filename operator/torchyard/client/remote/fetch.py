@@ -189,8 +189,8 @@ async def _readers(remote: Remote, job: TrainingJob) -> AsyncIterator[list[str]]
         return
     if claim is None:
         raise TorchYardError(
-            f"no pod of {job.metadata.name!r} runs, and what it wrote was lost with them",
-            "name a claim in checkpoint.volume, or fetch while it runs",
+            f"no pod of {job.metadata.name!r} runs, and its files were deleted with them",
+            "set a claim in checkpoint.volume, or fetch while the job runs",
             FAILED,
         )
     name = f"torchyard-fetch-{secrets.token_hex(4)}"

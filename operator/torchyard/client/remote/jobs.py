@@ -36,7 +36,9 @@ def job_path(remote: Remote, name: str) -> str:
         TorchYardError: the name is invalid. Deleting the path of an empty name would delete every job.
     """
     if not _NAME.fullmatch(name):
-        raise TorchYardError(f"{name!r} is no name of a TrainingJob", f"`torchyard ps{remote.flags}` lists them")
+        raise TorchYardError(
+            f"{name!r} is not a valid name of a TrainingJob", f"`torchyard ps{remote.flags}` lists them"
+        )
     return f"{jobs_path(remote.namespace)}/{name}"
 
 

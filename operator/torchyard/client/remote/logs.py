@@ -38,7 +38,7 @@ async def read(
     job = jobs.typed(await jobs.get(remote, name))
     agent = job.spec.launcher.kind == "agent"
     if rank is not None and not agent:
-        raise TorchYardError(f"{name!r} has no agent (launcher.kind: none) that tells ranks apart", "leave --rank out")
+        raise TorchYardError(f"{name!r} has no agent (launcher.kind: none) to distinguish ranks", "leave --rank out")
     if follow:
         async for line in _followed(LogFollower(remote, name, notice, tail=tail, uid=uid, agent=agent)):
             if rank is None or line.rank == rank:

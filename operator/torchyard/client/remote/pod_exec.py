@@ -30,4 +30,4 @@ async def program(remote: Remote, pod: str, *command: str) -> AsyncIterator[byte
         if error.code != 403:
             raise
         fix = "ask for pods/exec, which the ClusterRole edit has"
-        raise TorchYardError(f"you may not run commands in the pods of {remote.where}", fix, FAILED) from error
+        raise TorchYardError(f"you may not execute commands in the pods of {remote.where}", fix, FAILED) from error

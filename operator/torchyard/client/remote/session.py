@@ -42,7 +42,9 @@ async def connection(context: str | None, namespace: str | None) -> AsyncIterato
         TorchYardError: there is no cluster, it does not answer or rejects the request, or the name is invalid.
     """
     if namespace and not re.fullmatch(DNS_LABEL_PATTERN, namespace):
-        raise TorchYardError(f"-n {namespace!r} is no name of a namespace", "`kubectl get namespaces` lists them")
+        raise TorchYardError(
+            f"-n {namespace!r} is not a valid name of a namespace", "`kubectl get namespaces` lists them"
+        )
     async with contextlib.AsyncExitStack() as stack:
         try:
             api = await stack.enter_async_context(connected(context))
@@ -89,7 +91,7 @@ def unanswered(remote: Remote, error: Unavailable) -> TorchYardError:
         return TorchYardError(what, fix, FAILED)
     if isinstance(error, Unauthorized):
         fix = f"log in again, or correct the user of {remote.context} in the kubeconfig"
-        return TorchYardError(f"the API server does not know who you are: {error}", fix, FAILED)
+        return TorchYardError(f"the API server rejects your credentials: {error}", fix, FAILED)
     if isinstance(error, CannotRun):
         fix = "if it has not ended, see whether its node is Ready: kubectl get nodes"
         return TorchYardError(str(error), fix, FAILED)
@@ -120,5 +122,5 @@ def rejected(remote: Remote, error: Rejected) -> TorchYardError:
         )
     if causes:
         said = "; ".join(f"{cause.field}: {cause.message.removeprefix('Invalid value: ')}" for cause in causes)
-        return TorchYardError(f"the API server refuses it: {said}")
-    return TorchYardError(f"the API server refuses it: {error.message}")
+        return TorchYardError(f"the API server rejects the request: {said}")
+    return TorchYardError(f"the API server rejects the request: {error.message}")

@@ -16,7 +16,7 @@ async def stacks_of(remote: Remote, name: str) -> list[RankStacks]:
     """
     job = jobs.typed(await jobs.get(remote, name))
     if job.spec.launcher.kind != "agent":
-        raise TorchYardError(f"{name!r} has no agent (launcher.kind: none) that could ask", "use py-spy in its pods")
+        raise TorchYardError(f"{name!r} has no agent (launcher.kind: none) to write stacks", "use py-spy in its pods")
     running = [pod.name for pod in await jobs.pods(remote, job) if pod.phase == "Running"]
     if not running:
         raise TorchYardError(f"no pod of {name!r} runs", f"`torchyard explain {name}{remote.flags}` says why", FAILED)

@@ -27,11 +27,13 @@ def sweeps_path(remote: Remote, name: str = "") -> str:
     """Return the path of the sweeps of the namespace, or of one of them.
 
     Raises:
-        TorchYardError: this is no name of a sweep.
+        TorchYardError: this is not a valid name of a sweep.
     """
     path = f"/apis/{GROUP}/{VERSION}/namespaces/{remote.namespace}/{PLURAL}"
     if name and not _NAME.fullmatch(name):
-        raise TorchYardError(f"{name!r} is no name of a TrainingSweep", "`kubectl get trainingsweeps` lists them")
+        raise TorchYardError(
+            f"{name!r} is not a valid name of a TrainingSweep", "`kubectl get trainingsweeps` lists them"
+        )
     return f"{path}/{name}" if name else path
 
 
