@@ -339,6 +339,12 @@ def test_calls_that_a_template_leaves_out_or_does_not_end_are_refused(process):
     )
 
 
+def test_a_note_says_that_turns_end_with_plain_text(process):
+    chat = Chat(byte_level(["<user>"], WHOLE_ENDS.replace("eos_token", "''")), process)
+    chat.turns(TALK)
+    assert "the chat template ends turns with '<end>', which is no special token of the tokenizer" in chat.notes[0]
+
+
 def test_notes_say_once_what_is_not_trained(process):
     tokenizer = byte_level(SPECIAL, DROPS)
     chat = Chat(tokenizer, process)

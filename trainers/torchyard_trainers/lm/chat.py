@@ -50,6 +50,11 @@ class Chat:
     def notes(self) -> list[str]:
         """What a user should know of the conversations until here, as sentences."""
         notes = []
+        if self._used and self._ending is not None and not self._ending.tokens:
+            notes.append(
+                f"the chat template ends turns with {self._ending.text.strip()[:40]!r}, which is no special token of the "
+                "tokenizer: answers end there only if trainer.params.stop says so"
+            )
         if self._leaves_thoughts_out:
             notes.append(
                 "the chat template leaves out thoughts (<think>...</think>) of the assistant's turns: they are not "

@@ -103,7 +103,7 @@ class Turns:
         opening = before.text[opening_at:]  # behind a question that is written in another way when it is the last
         if opening.strip() and between.count(opening) == 1:
             return here + between.index(opening) + len(opening)
-        raise _hidden(number, f"begins it otherwise than {opening[:40]!r}, as answers begin,")
+        raise _hidden(number, f"begins it otherwise than {opening[:40]!r}, as answers begin")
 
     def _end(self, number: int, before: Rendering | None, until: Rendering, content: Span) -> int:
         """Return where a turn ends: what follows its content is equal whatever comes next."""
