@@ -52,8 +52,8 @@ class Chat:
         notes = []
         if self._used and self._ending is not None and not self._ending.tokens:
             notes.append(
-                f"the chat template ends turns with {self._ending.text.strip()[:40]!r}, which is no special token of the "
-                "tokenizer: answers end there only if trainer.params.stop says so"
+                f"the chat template ends turns with {self._ending.text.strip()[:40]!r}, which is no special token of "
+                "the tokenizer: answers end there only if trainer.params.stop says so"
             )
         if self._leaves_thoughts_out:
             notes.append(
