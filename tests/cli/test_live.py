@@ -29,7 +29,7 @@ def test_a_running_job_shows_all_that_matters() -> None:
         "cvrp", "Running", "round 2", "age 4m10s", "restarts 1", "nodes 2/2",
         "12%", "step 120/1000", "3.1 steps/s", "ETA 4m10s",
         "loss 3", "1.800", "step 0", "step 120",
-        "cost 5.210", "costNearest 5.620", "gapPercent -7.3 %",
+        "cost 5.210", "costSavings 5.620", "gapSavingsPercent -7.3 %",
         "rank", "cvrp-0-1", "local-1", "118", "45s ago",
         "RoundOpened", "WorkerFailed",
     ):  # fmt: skip
@@ -84,8 +84,8 @@ def test_a_large_terminal_is_used() -> None:
 def test_the_headline_metric_is_first_and_diagnostics_are_last() -> None:
     metrics = {"advantage": 1e-8, "memoryPeakBytes": 5e8, "trainCost": 5.0} | RUNNING.status.metrics
     job = msgspec.structs.replace(RUNNING, status=msgspec.structs.replace(RUNNING.status, metrics=metrics))
-    (line,) = [line for line in drawn(Snapshot(job, NOW), 80, 24).splitlines() if "costNearest" in line]
-    assert re.findall("[A-Za-z]+", line)[:4] == ["cost", "gapPercent", "costNearest", "trainCost"]
+    (line,) = [line for line in drawn(Snapshot(job, NOW), 80, 24).splitlines() if "costSavings" in line]
+    assert re.findall("[A-Za-z]+", line)[:4] == ["cost", "gapSavingsPercent", "costSavings", "trainCost"]
 
 
 def test_the_last_lines_of_the_program_are_shown_with_their_rank() -> None:

@@ -1,4 +1,4 @@
-"""CVRP really learns, to the published thresholds of preset tiny."""
+"""CVRP really learns: the tours of a trained model of preset tiny are shorter than those of savings."""
 
 from typing import NamedTuple
 
@@ -6,16 +6,17 @@ import pytest
 
 
 class Size(NamedTuple):
-    """Standard instances: what greedy tours of a trained model may take, and what nearest neighbour takes."""
+    """Standard instances, and the mean tours of savings and of nearest neighbour on the evaluation set."""
 
     params: dict
-    threshold: float
+    savings: float
     nearest: float
 
 
-TEN = Size({"customers": 10, "capacity": 20}, 5.0, 5.62)
-# 500 steps reach 6.84, 6.87 and 6.89; a processor that rounds otherwise needs a little more room.
-TWENTY = Size({"customers": 20, "capacity": 30, "steps": 600}, 6.9, 8.06)
+TEN = Size({"customers": 10, "capacity": 20}, 4.67, 5.65)
+# Of 20 customers, every start in training is worth another half per cent.
+_STARTS = {"starts": "customers", "samples": 20, "batch": 32}
+TWENTY = Size({"customers": 20, "capacity": 30, "steps": 600, **_STARTS}, 6.34, 8.06)
 
 
 @pytest.mark.parametrize(
@@ -29,9 +30,12 @@ TWENTY = Size({"customers": 20, "capacity": 30, "steps": 600}, 6.9, 8.06)
     ],
     ids=["gat", "gt", "gt-rollout", "dgt", "am-20-customers"],
 )
-def test_greedy_tours_beat_the_threshold_with_every_seed(learn, model, baseline, size):
+def test_tours_of_every_start_and_symmetry_are_shorter_than_those_of_savings_with_every_seed(
+    learn, model, baseline, size
+):
     found = learn("cvrp", model=model, baseline=baseline, **size.params)
     for summary in found:
-        assert summary["cost"] <= size.threshold, found
-        assert summary["cost"] < summary["costNearest"] < summary["costUntrained"], found
+        assert summary["costMultistart"] < summary["costSavings"], found
+        assert summary["costMultistart"] < summary["cost"] < summary["costNearest"] < summary["costUntrained"], found
+        assert summary["costSavings"] == pytest.approx(size.savings, abs=0.01)
         assert summary["costNearest"] == pytest.approx(size.nearest, abs=0.1)

@@ -34,7 +34,7 @@ def test_done_leaves_weights_a_summary_curves_and_a_last_report(yard):
     assert report["saves"] is True
     assert (report["rank"], report["step"], report["totalSteps"], report["phase"]) == (1, 12, 12, "drain")
     assert report["checkpoint"]["bytes"] > 0
-    assert {"loss", "cost", "costNearest", "gapPercent"} <= report["metrics"].keys()
+    assert {"loss", "cost", "costNearest", "gapSavingsPercent"} <= report["metrics"].keys()
 
 
 def test_a_finished_run_that_is_started_again_ends_at_once_and_lists_its_results(yard):

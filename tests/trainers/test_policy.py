@@ -65,6 +65,25 @@ def test_likelihoods_of_all_routes_of_a_small_instance_sum_to_one(model):
     assert sum(found.values()) == pytest.approx(1, abs=1e-4)
 
 
+def test_a_route_begins_with_the_customer_that_is_given_and_that_is_no_choice_of_the_policy():
+    torch.manual_seed(3)
+    policy = Policy("am", 16, 2, 1)
+    instances, starts = generate(1, "t", torch.arange(4), customers=6, capacity=20), torch.tensor([2, 5, 1])
+    keys = split_keys(sample_keys(9, torch.arange(4)), 3)
+    routes = policy(instances, keys, likelihood=True, starts=starts)
+    assert torch.equal(routes.moves[..., 0], starts.expand(4, 3))
+    tours.check(instances, routes.moves, routes.cost)
+    assert torch.equal(policy(instances, starts=starts).moves[..., 0], starts.expand(4, 3))
+    one = generate(1, "t", torch.arange(1), customers=6, capacity=20)
+    free = policy(one, keys[:1], likelihood=True)
+    again = policy(one, keys[:1], likelihood=True, starts=free.moves[0, :, 0])
+    assert torch.equal(again.moves, free.moves)
+    memory = policy.decoder.remember(policy.encoder(one))
+    scores = policy.decoder(memory, one, tours.depart(one, 3)).log_softmax(-1)
+    first = scores.gather(-1, free.moves[..., :1])[..., 0]
+    assert torch.allclose(again.log_likelihood, free.log_likelihood - first, atol=1e-5)
+
+
 def test_greedy_takes_the_most_likely_node_and_needs_no_noise():
     policy = Policy("am", 16, 2, 1)
     instances = generate(1, "t", torch.arange(8), customers=6, capacity=20)

@@ -29,7 +29,7 @@ RUNNING = job(
     message="Round 2 is training.",
     restarts={"total": 1, "counted": 0, "noProgress": 0},
     progress={"step": 120, "totalSteps": 1000, "percent": 12.0, "etaSeconds": 250, "phase": "step"},
-    metrics={"loss": 1.93, "cost": 5.21, "costNearest": 5.62, "gapPercent": -7.3},
+    metrics={"loss": 1.93, "cost": 5.21, "costSavings": 5.62, "gapSavingsPercent": -7.3},
     throughput={"stepsPerSecond": 3.1, "samplesPerSecond": 1587.2},
     checkpoint={
         "step": 100,

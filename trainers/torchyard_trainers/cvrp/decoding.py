@@ -1,4 +1,4 @@
-"""How a trained policy seeks a route: the most likely choices, many samples, or the same problem seen eight ways."""
+"""How a trained policy seeks a route: the most likely choices, samples, eight pictures of the problem, all starts."""
 
 import torch
 from torch import Tensor, nn
@@ -16,25 +16,28 @@ def seek(policy: nn.Module, instances: Instances, decoding: str, samples: int, i
     Args:
         policy: of cvrp.
         instances: B problems.
-        decoding: `greedy`, `sampling` (best of `samples`) or `augmented` (best of the greedy routes of 8 symmetric
-            pictures of the problem, POMO, Kwon 2020).
+        decoding: `greedy`, `sampling` (best of `samples`), or as POMO (Kwon 2020) `augmented` (best of the greedy
+            routes of 8 symmetric pictures of the problem) or `multistart` (of each picture one for each customer, which
+            it visits first).
         samples: routes of `sampling`.
         ids: [B] sample ids: which routes are sampled depends on nothing else.
     """
     if decoding == "sampling":
         return best(policy(instances, split_keys(sample_keys(stream_key(0, "sampling"), ids), samples)))
-    if decoding == "augmented":
-        seen = policy(symmetries(instances))
-        steps = seen.moves.shape[-1]
-        cost = seen.cost.view(SYMMETRIES, -1).T  # distances are those of the problem itself, but for rounding
-        return best(Routes(cost, seen.moves.view(SYMMETRIES, -1, steps).transpose(0, 1)))
-    assert decoding == "greedy"
-    return policy(instances)
+    if decoding == "greedy":
+        return policy(instances)
+    count, nodes = instances.demand.shape
+    starts = torch.arange(1, nodes, device=ids.device) if decoding == "multistart" else None
+    seen = policy(symmetries(instances), starts=starts)
+    # [8 B, S] -> [B, 8 S]; distances are those of the problem itself, but for rounding.
+    cost, moves = (each.unflatten(0, (SYMMETRIES, count)).transpose(0, 1).flatten(1, 2) for each in seen[:2])
+    return best(Routes(cost, moves))
 
 
-def routes_each(decoding: str, samples: int) -> int:
+def routes_each(decoding: str, samples: int, customers: int) -> int:
     """Return how many routes an instance takes."""
-    return {"greedy": 1, "sampling": samples, "augmented": SYMMETRIES}[decoding]
+    routes = {"greedy": 1, "sampling": samples, "augmented": SYMMETRIES, "multistart": SYMMETRIES * customers}
+    return routes[decoding]
 
 
 def best(routes: Routes) -> Routes:

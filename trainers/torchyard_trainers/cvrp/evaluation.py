@@ -28,7 +28,8 @@ def tour_lengths(
         tours.check(instances, routes.moves, routes.cost)
         return routes.cost[:, 0]
 
-    at_once = max(1, settings.eval_batch // decoding.routes_each(how, settings.decoding_samples))
+    routes = decoding.routes_each(how, settings.decoding_samples, settings.customers)
+    at_once = max(1, settings.eval_batch // routes)
     return over_ranks(session, lengths, count, at_once=at_once)
 
 

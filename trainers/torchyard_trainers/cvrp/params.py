@@ -48,6 +48,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Annotated[int, Meta(ge=1, le=1024)] | None,
         doc("Routes sampled for an instance: at least 2 for shared; Kool's rollout takes 1."),
     ] = None
+    starts: Annotated[
+        Literal["free", "customers"] | None,
+        doc("First customer of a sampled route. free: the policy chooses; customers: one for each sample (POMO)."),
+    ] = None
     lr: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, doc("Learning rate of the first step.")] = None
     lr_final: Annotated[
         Annotated[float, Meta(ge=0, le=1)] | None, doc("Learning rate of the last step; cosine in between.")
@@ -61,15 +65,23 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     eval_every: Annotated[Count | None, doc("Optimizer steps between evaluations.")] = None
     eval_batch: Annotated[Count | None, doc("Instances of one forward pass of an evaluation.")] = None
     decoding: Annotated[
-        Literal["greedy", "sampling", "augmented"],
+        Literal["greedy", "sampling", "augmented", "multistart"] | None,
         doc(
             "How routes are sought at the end of training and in mode eval, beside greedy ones: sampling: the best of "
-            "decodingSamples; augmented: the best greedy route of 8 symmetric pictures of the instance (POMO)."
+            "decodingSamples; augmented: the best greedy route of 8 symmetric pictures of the instance; multistart: of "
+            "each picture one route for each customer, which it visits first (POMO)."
         ),
-    ] = "greedy"
+    ] = None
     decoding_samples: Annotated[
         Annotated[int, Meta(ge=1, le=100_000)], doc("Routes that decoding sampling draws for an instance.")
     ] = 1280
+    solver: Annotated[
+        Literal["none", "pyvrp"],
+        doc(
+            "pyvrp: compare with the best known tours of the evaluation set (extra solvers), which are computed once: "
+            "0.01 to 0.1 s of a processor for an instance of 10 to 20 customers."
+        ),
+    ] = "none"
     instances: Annotated[
         str | None,
         doc(
@@ -96,6 +108,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     distribution: str
     batch: int
     samples: int
+    starts: str
     lr: float
     lr_final: float
     embedding: int
@@ -110,12 +123,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     baseline_every: int
     log_every: int
     compile: bool
+    solver: str = "none"
     instances: str | None = None
 
 
 _STANDARD = {
     "batch": 512,
     "samples": 16,
+    "starts": "free",
+    "decoding": "greedy",
     "lr": 1e-4,
     "lr_final": 1e-6,
     "embedding": 128,
@@ -138,12 +154,20 @@ METRICS = (
     "costSavings",
     "costSampling",
     "costAugmented",
+    "costMultistart",
     "costUntrained",
-    "gapPercent",
+    "costSolver",
+    "gapSavingsPercent",
+    "gapSolverPercent",
     "gapReferencePercent",
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
-METRICS_WITH = {"baselineCost": ("baseline", "ema|rollout"), "baselineRenewals": ("baseline", "rollout")}
+METRICS_WITH = {
+    "costSolver": ("solver", "pyvrp"),
+    "gapSolverPercent": ("solver", "pyvrp"),
+    "baselineCost": ("baseline", "ema|rollout"),
+    "baselineRenewals": ("baseline", "rollout"),
+}
 """Metrics that are reported only where a parameter has certain values: a pattern that all of such a value matches."""
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -153,6 +177,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 500,
         "batch": 64,
         "samples": 8,
+        "starts": "free",
+        "decoding": "multistart",
         "lr": 1e-3,
         "lr_final": 5e-5,
         "embedding": 64,
@@ -194,6 +220,11 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     if settings.embedding % settings.heads:
         raise ConfigError(
             f"trainer.params.embedding: {settings.embedding} is not a multiple of heads ({settings.heads}); change one"
+        )
+    if settings.starts == "customers" and settings.baseline == "rollout":
+        raise ConfigError(
+            "trainer.params.starts: customers, but the routes of baseline rollout start where the policy chooses; use "
+            "baseline shared"
         )
     if settings.baseline == "shared" and settings.samples < 2:
         raise ConfigError(

@@ -48,7 +48,14 @@ class Policy(nn.Module):
         self.decoder = (DynamicDecoder if model == "dgt" else Decoder)(width, heads)
         self.critic = Critic(width) if critic else None
 
-    def forward(self, instances: Instances, keys: Tensor | None = None, *, likelihood: bool = False) -> Routes:
+    def forward(
+        self,
+        instances: Instances,
+        keys: Tensor | None = None,
+        *,
+        likelihood: bool = False,
+        starts: Tensor | None = None,
+    ) -> Routes:
         """Construct routes, without gradient; then, if asked for, their likelihood with gradient.
 
         The likelihood of all choices is computed at once, from the situations that construction went through: the
@@ -56,18 +63,22 @@ class Policy(nn.Module):
 
         Args:
             instances: B problems.
-            keys: [B, S] random keys: S sampled routes an instance, each a function of its key alone. None: one greedy
-                route.
+            keys: [B, S] random keys: S sampled routes an instance, each a function of its key alone. None: greedy
+                routes.
             likelihood: whether to give `log_likelihood`.
+            starts: [S] customers that the routes of each instance visit first, which is then no choice of the policy
+                (POMO, Kwon 2020). None: the policy chooses; greedy routes are one an instance.
         """
         nodes = self.encoder(instances)
         memory = self.decoder.remember(nodes)
-        moves, situations = self._constructor()(instances, memory.detach(), keys)
+        moves, situations = self._constructor()(instances, memory.detach(), keys, starts)
         routes = Routes(tours.length(instances, moves), moves.clone())  # a graph writes its next ones in the same place
         if not likelihood:
             return routes
         scores = hastened(likelihood_of, memory.queries, compiled=self._compiled)
         expected = None if self.critic is None else self.critic(nodes.detach(), instances)
+        if starts is not None:
+            moves, situations = moves[..., 1:], situations[1:]
         chosen = scores(self.decoder, memory, instances, tours.join(situations), moves)
         return routes._replace(log_likelihood=chosen, expected=expected)
 
@@ -83,17 +94,23 @@ class Policy(nn.Module):
         return self._graphed
 
     @torch.no_grad()
-    def construct(self, instances: Instances, memory: Memory, keys: Tensor | None) -> tuple[Tensor, list[tours.Tours]]:
+    def construct(
+        self, instances: Instances, memory: Memory, keys: Tensor | None, starts: Tensor | None
+    ) -> tuple[Tensor, list[tours.Tours]]:
         """Return the moves [B, S, T] and the T situations they were made in."""
         most = tours.longest(instances.demand.shape[1] - 1)
         noise = None if keys is None else uniform(split_keys(keys, most)).double().movedim(-1, 0).contiguous()
-        state = tours.depart(instances, 1 if keys is None else keys.shape[1])
+        samples = keys.shape[1] if keys is not None else 1 if starts is None else len(starts)
+        state = tours.depart(instances, samples)
         # Greedy routes are one an instance: too little work to be worth a compilation.
         go = go_on if noise is None else hastened(go_on, memory.queries, compiled=self._compiled)
         moves, situations = [], []
         for step in range(most):
             situations.append(state)
-            if only_shapes() and 1 < step < most - 1:  # each move takes what the one before it takes
+            if starts is not None and not step:
+                node = starts.expand(len(instances.demand), -1)
+                state = tours.visit(instances, state, node)
+            elif only_shapes() and 1 < step < most - 1:  # each move takes what the one before it takes
                 state = tours.Tours(*map(torch.clone, state))
                 node = state.node
             else:

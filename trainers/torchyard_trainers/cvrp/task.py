@@ -21,6 +21,7 @@ from torchyard_trainers.cvrp.evaluation import EVALUATION, HEURISTICS, heuristic
 from torchyard_trainers.cvrp.params import Settings
 from torchyard_trainers.cvrp.policy import Policy, Routes
 from torchyard_trainers.cvrp.report import EvaluationReport, arrange, gap
+from torchyard_trainers.cvrp.solver import check_installed, solver_cost
 
 
 class Cvrp(Workload):
@@ -48,8 +49,11 @@ class Cvrp(Workload):
             "trainer.params.capacity": settings.capacity,
             "trainer.params.distribution": settings.distribution,
             "trainer.params.samples": settings.samples,
+            **({"trainer.params.starts": settings.starts} if settings.starts != "free" else {}),
             "global batch (trainer.params.batch)": settings.batch,
         }
+        if settings.solver != "none":
+            check_installed()
         self._baseline: Baseline | None = None
         self._problems = cvrplib.find(Path(settings.instances)) if settings.instances else []
         self._heuristics: dict[str, float] = {}
@@ -98,7 +102,10 @@ class Cvrp(Workload):
         with session.data_wait:
             instances = make(settings, "train", batch.ids)
         keys = split_keys(sample_keys(stream_key(settings.seed, "routes"), batch.ids), settings.samples)
-        routes: Routes = session.parallel.forward(instances, keys, likelihood=True)
+        starts = None
+        if settings.starts == "customers":
+            starts = torch.arange(settings.samples, device=keys.device) % settings.customers + 1
+        routes: Routes = session.parallel.forward(instances, keys, likelihood=True, starts=starts)
         cost, log_likelihood = routes.cost, routes.log_likelihood
         baseline = self.baseline(instances, routes)
         assert baseline.shape == (len(batch.ids), 1)
@@ -122,17 +129,23 @@ class Cvrp(Workload):
         return metrics
 
     def _measure(self, session: Session) -> dict[str, float]:
-        """Mean greedy tour length on the evaluation set, and its gap to nearest neighbour (negative: shorter)."""
+        """Mean greedy tour length on the evaluation set, and its gap to savings (negative: shorter)."""
         cost = self._mean_cost(session, "greedy")
-        nearest = self._heuristic(session, "costNearest")
-        return {"cost": cost, "costNearest": nearest, "gapPercent": gap(cost, nearest)}
+        heuristics = {name: self._heuristic(session, name) for name in HEURISTICS}
+        return {"cost": cost, **heuristics, "gapSavingsPercent": gap(cost, heuristics["costSavings"])}
 
     def evaluate(self, session: Session) -> dict[str, float]:
         """Run the full evaluation: greedy and searched tours, heuristics, published figures, files."""
         settings = self.settings
-        metrics = self._measure(session) | {"costSavings": self._heuristic(session, "costSavings")}
+        metrics = self._measure(session)
+        shortest = metrics["cost"]
         if settings.decoding != "greedy":
-            metrics[f"cost{settings.decoding.capitalize()}"] = self._mean_cost(session, settings.decoding)
+            shortest = self._mean_cost(session, settings.decoding)
+            metrics[f"cost{settings.decoding.capitalize()}"] = shortest
+            metrics["gapSavingsPercent"] = gap(shortest, metrics["costSavings"])
+        if settings.solver != "none":
+            metrics["costSolver"] = solver_cost(session, settings)
+            metrics["gapSolverPercent"] = gap(shortest, metrics["costSolver"])
         reference = published.reference(settings.customers, settings.capacity, settings.distribution)
         if reference is not None:
             metrics["gapReferencePercent"] = gap(metrics["cost"], reference)
@@ -181,21 +194,27 @@ class Cvrp(Workload):
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
-        cost, nearest = metrics["cost"], metrics["costNearest"]
-        untrained = metrics.get("costUntrained", math.nan)
-        better = "shorter" if cost < nearest else "longer"
+        settings = self.settings
+        searched = f"cost{settings.decoding.capitalize()}"
+        names = ("cost", searched, "costNearest", "costSavings", "costSolver", "gapSavingsPercent", "gapSolverPercent")
+        shortest = metrics.get(searched, metrics["cost"])
+        against = {"costSolver": "PyVRP", "costSavings": "savings"}
+        compared = [
+            f"{abs(gap(shortest, metrics[name])):.1f} % {'shorter' if shortest < metrics[name] else 'longer'} than "
+            f"{what} ({metrics[name]:.3f})"
+            for name, what in against.items()
+            if name in metrics
+        ]
         text = (
-            f"CVRP with {self.settings.customers} customers: tours of {cost:.3f} after {self.total_steps} steps, "
-            f"{abs(metrics['gapPercent']):.1f} % {better} than nearest neighbour ({nearest:.3f}); "
-            f"untrained {untrained:.3f}"
+            f"CVRP with {settings.customers} customers: tours of {shortest:.3f} ({settings.decoding}) after "
+            f"{self.total_steps} steps, {', '.join(compared)}; greedy {metrics['cost']:.3f}, untrained "
+            f"{metrics.get('costUntrained', math.nan):.3f}"
         )
         return {
             "trainer": "cvrp",
             "steps": self.total_steps,
-            "cost": cost,
-            "costNearest": nearest,
-            "costUntrained": untrained,
-            "gapPercent": metrics["gapPercent"],
+            "decoding": settings.decoding,
+            **{name: metrics[name] for name in (*names, "costUntrained") if name in metrics},
             "text": text,
         }
 

@@ -34,7 +34,7 @@ STATE_STYLES: dict[str, str] = {
 }
 # The metrics that a workload is trained for, the most important first; of other programs it is the loss.
 HEADLINES = {
-    "cvrp": ("cost", "gapPercent", "costNearest", "trainCost"),
+    "cvrp": ("cost", "gapSavingsPercent", "costSavings", "trainCost"),
     "vecrl": ("evalReturn", "evalLength", "episodeReturn", "episodes"),
     "lm": ("exactMatch", "reward", "perplexity", "completionTokens"),
     "vla": ("successRate", "wrongObjectRate", "flowLoss", "episodes"),
