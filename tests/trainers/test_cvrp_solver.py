@@ -49,7 +49,5 @@ def test_best_known_tours_are_no_longer_than_savings_and_are_computed_once(monke
 
 def test_a_solver_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(solver, "find_spec", lambda _: None)
-    with pytest.raises(
-        ConfigError, match=r"solver: pyvrp is not installed; install it: pip install 'torchyard"
-    ):
+    with pytest.raises(ConfigError, match=r"solver: pyvrp is not installed; install it: pip install 'torchyard"):
         task(solver="pyvrp")
