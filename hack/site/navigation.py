@@ -14,6 +14,7 @@ NAVIGATION: list[dict[str, Any]] = [
             {"Vision and action": "vision-action.md"},
             {"Vision, language and reinforcement": "vision-language-rl.md"},
             {"Sweeps": "sweeps.md"},
+            {"Gang schedulers": "schedulers.md"},
             {"Check jobs before they run": "validation.md"},
             {"GitOps": "gitops.md"},
         ]

@@ -63,6 +63,7 @@ def test_every_python_that_we_start_ourselves_is_started_that_way():
         "local/pods.py",  # the agent by its path, in the folder of the program that it runs
         "local/template.py",  # the same, for several pods
         "local/environment.py",  # the PATH of that program
+        "client/start.py",  # named in a message
         "client/trainers.py",  # a workload of one's own, by its author's wish
     }
     package = ROOT / "operator/torchyard"

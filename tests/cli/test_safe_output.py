@@ -48,6 +48,7 @@ WORDS = {
     "demo": None,
     "operator": f"operator --qps {EVIL}",
     "crd": "crd",
+    "schema": "schema",
     "completion": f"completion {EVIL}",
     "version": f"version {EVIL}",
 }

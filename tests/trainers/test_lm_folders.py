@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_trained_is_named(tmp_path, files, message):
         (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError, match=message):
         read_config(tmp_path)
-    with pytest.raises(ConfigError, match=r"has no tokenizer; copy tokenizer.json"):
+    with pytest.raises(ConfigError, match=r"has no tokenizer; copy the tokenizer.json"):
         read_tokenizer(tmp_path)
 
 
@@ -227,7 +227,7 @@ def test_settings_of_a_tokenizer_without_its_vocabulary_are_refused(tmp_path, na
             (tmp_path / "model" / file).rename(tokens / file)
     (tmp_path / "model" / name).write_text('{"eos_token": "</s>"}')
     params = {"pretrained": str(tmp_path / "model")}
-    with pytest.raises(ConfigError, match=rf"has the settings of a tokenizer \({name}\), but no vocabulary; copy tok"):
+    with pytest.raises(ConfigError, match=rf"has the settings of a tokenizer \({name}\), but no vocabulary; copy"):
         LanguageModeling(resolve_params(params, Parallelism())).build()
     work = LanguageModeling(resolve_params(params | {"tokenizer": str(tokens)}, Parallelism()))
     work.build()

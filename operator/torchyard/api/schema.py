@@ -222,6 +222,7 @@ def _without_defaults(schema: Schema) -> Schema:
     slim = {key: value for key, value in schema.items() if key != "default"}
     if "properties" in slim:
         slim["properties"] = {name: _without_defaults(child) for name, child in slim["properties"].items()}
-    if "items" in slim:
-        slim["items"] = _without_defaults(slim["items"])
+    for below in ("items", "additionalProperties"):
+        if below in slim:
+            slim[below] = _without_defaults(slim[below])
     return slim

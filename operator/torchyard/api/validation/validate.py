@@ -186,7 +186,7 @@ class _Checked:
         """Report an object of another kind once, instead of fifty wrong fields; return whether it is one."""
         kind, version = (fields[name].value if name in fields else None for name in ("kind", "apiVersion"))
         looks = kind_of_spec(self._root)
-        if kind in {KIND, SWEEP_KIND} and looks == SWEEP_KIND:
+        if kind in (KIND, SWEEP_KIND) and looks == SWEEP_KIND:  # a tuple: any value can be a kind here
             if kind == KIND:
                 what, fix = f"spec has the fields of a sweep, and this is a {KIND}", f"use kind: {SWEEP_KIND}"
             else:
