@@ -235,7 +235,7 @@ class NonFiniteMetric(StatusModel, frozen=True, kw_only=True, omit_defaults=Fals
     """A metric whose newest value is not a finite number."""
 
     value: Annotated[NonFinite, doc("Newest value.")]
-    step: Annotated[int, doc("Step since which it has not been finite.")] = 0
+    step: Annotated[int, doc("Step since which it has not been finite.")]
 
 
 class Artifact(StatusModel, frozen=True, kw_only=True):
