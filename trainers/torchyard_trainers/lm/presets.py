@@ -41,7 +41,7 @@ _METHODS: dict[str, dict[str, Any]] = {
     "ppo": _ROLLOUTS | {"clip_high": 0.2, "gamma": 1.0, "gae_lambda": 0.95, "value_coefficient": 0.5},
 }
 # After 45 steps, half of the seeds do not know the order of the letters yet, and rewards do not teach it (When GRPO
-# stalls, docs/language-models.md). After 55 steps they answer between a fifth and nine tenths of the prompts.
+# stalls, docs/language-models.md). After 55 steps they answer from a fifth of the prompts up, a few nearly all.
 _WARM = {"sft_steps": 55, "sft_lr": 3e-3, "schedule": "wsd"}
 _TINY: dict[str, dict[str, Any]] = {
     "sft": {"steps": 300, "lr": 3e-3},
