@@ -50,7 +50,7 @@ def program(policy: Policy, settings: Settings, cases: int) -> Program:
     instances = make(settings, "export", ids)
     keys = split_keys(sample_keys(stream_key(settings.seed, "export routes", held_out=True), ids), 1)
     memory = policy.decoder.remember(policy.encoder(instances))
-    _, situations = policy.construct(instances, memory, keys)
+    _, situations = policy.construct(instances, memory, keys, None)
     at = ids % settings.customers
     state = tours.join(situations)
     inputs = {
