@@ -133,9 +133,9 @@ def test_the_flops_of_a_sample_do_not_include_the_rollout():
     work = VecRL(settled(environmentSteps=6 * 8 * 3))
     session = session_of(work)
     work.prepare(session, 4)
-    before = work.collector.rollout
+    before, _ = work.collector.rollout
     flops = flops_of_sample(work, session, 4)
-    assert work.collector.rollout is before, "the step learns from the rollout that was prepared for it"
+    assert work.collector.rollout[0] is before, "the step learns from the rollout that was prepared for it"
     forward = sum(2 * size for size in (4 * 8, 8 * 2, 4 * 8, 8 * 1))  # actor and critic, one observation
     observations = 8 // 2  # of one environment in a minibatch
     assert 2 * forward * observations < flops <= 3 * forward * observations
