@@ -7,9 +7,7 @@ from typing import Any
 import yaml
 
 # Text that some readers of YAML take for something else: "1e-4", "007" and "12:30" are numbers, and `y` is true for Go.
-_QUOTED = re.compile(
-    r"[-+.]*[0-9][0-9_,.:]*(e[-+]?[0-9]*)?|[-+]?0[xob][0-9a-f_]+|[-+]?\.(inf|nan)|[yn]|-.*", re.IGNORECASE
-)
+_QUOTED = re.compile(r"[-+._]*[0-9][0-9a-fox_,.:+-]*|[-+]?\.(inf|nan)|[yn]|-.*", re.IGNORECASE)
 _NOT_PRINTABLE = re.compile(r"[^\n\x20-\x7e]")
 
 # In JSON, all of these are inside of strings. YAML rejects most of them, and folds those that it takes for line breaks.
