@@ -5,7 +5,7 @@ import os
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchyard.api.resource import job_document
@@ -27,6 +27,7 @@ def job(*arguments, **spec):
 
 
 @given(VALUES)
+@example(["+_42", "0E1_1", "12:30", "007", "1e3", "0o17", "y", ".inf", "2026-11-29"])
 def test_every_reader_of_yaml_reads_what_was_written(value):
     text = dumped({"key": value})
     assert all(each.isprintable() or each == "\n" for each in text)
