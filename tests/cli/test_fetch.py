@@ -74,7 +74,7 @@ def test_what_is_not_what_its_manifest_says_does_not_come(torchyard, made):
 @pytest.mark.parametrize("path", ["../job.yaml", "/etc/passwd", "export/../../job.yaml", ""])
 def test_nothing_outside_the_checkpoint_folder_is_fetched(torchyard, made, path):
     refused = torchyard("fetch", "cartpole", path, "-o", "public")
-    assert (refused.returncode, "no path in a checkpoint folder" in refused.stderr) == (64, True)
+    assert (refused.returncode, "is not a path in a checkpoint folder" in refused.stderr) == (64, True)
 
 
 def test_a_link_out_of_the_folder_is_not_followed(torchyard, made):
@@ -104,7 +104,7 @@ def test_without_a_path_what_can_be_fetched_is_listed_with_its_size(torchyard, m
 def test_where_nothing_was_written_the_listing_reports_it(torchyard):
     torchyard.record("cartpole")
     refused = torchyard("fetch", "cartpole")
-    assert (refused.returncode, "nothing that can be fetched" in refused.stderr) == (1, True)
+    assert (refused.returncode, "has no files to fetch" in refused.stderr) == (1, True)
 
 
 def test_a_pod_lists_the_same_as_this_machine(made, capsys):

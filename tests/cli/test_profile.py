@@ -81,7 +81,7 @@ def test_a_job_that_trains_nothing_is_not_asked(torchyard, training):
     file = torchyard.home / "runs" / "cvrp" / "job.yaml"
     file.write_text(file.read_text().replace("{name: cvrp},", "{name: cvrp, mode: bench},"))
     refused = torchyard("profile", "cvrp", "trace")
-    assert (refused.returncode, "'cvrp' is in mode bench, and only a job that trains" in refused.stderr) == (64, True)
+    assert (refused.returncode, "'cvrp' is in mode bench, and only a job in mode train" in refused.stderr) == (64, True)
 
 
 def test_the_last_rank_is_asked(torchyard, training):

@@ -168,7 +168,7 @@ def test_code_of_the_image_is_named_as_it_is(here):
         ),
         ("def f():\n    from lib.nets import Net\n", ["imports lib"]),
         ("x" * (MAX_SCRIPT_BYTES + 1), ["60 KiB", "build an image"]),
-        ("\n", ["no Python source"]),
+        ("\n", ["is not Python source"]),
     ],
     ids=["module", "package", "size", "empty"],
 )

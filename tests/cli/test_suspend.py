@@ -46,7 +46,7 @@ async def test_suspending_a_job_that_keeps_nothing_reports_it(torchyard):
 @pytest.mark.parametrize(
     ("state", "code", "asked", "says"),
     [
-        ("Suspended", 0, ["PATCH"], "goes on"),
+        ("Suspended", 0, ["PATCH"], "continues"),
         ("Running", 0, [], "is not suspended"),
         ("Succeeded", 64, [], "has already succeeded"),
     ],

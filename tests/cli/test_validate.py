@@ -86,7 +86,7 @@ def test_a_script_is_checked_as_run_starts_it(tmp_path, monkeypatch, capsys):
         ("gone.py",): "there is no such file",
         ("train.py", "job.yaml"): "train.py is a script among other files",
         ("job.yaml", "--", "--lr", "1"): "job files and a program are given",
-        ("job.yaml", "--env", "A=1"): "--env is of a program",
+        ("job.yaml", "--env", "A=1"): "--env belongs to a program",
         (): "neither FILE nor -m MODULE nor a command after -- is given",
     }.items():
         assert main(["validate", *words]) == 64

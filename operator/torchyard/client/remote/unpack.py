@@ -37,9 +37,9 @@ def unpack(archive: Path, to: Path, allowance: Allowance) -> bool:
         ):
             found = [kind for member in tar if (kind := _entry(tar, member, folder, to.name, allowance)) is not None]
     except (tarfile.TarError, OSError, ValueError, EOFError, OverflowError, RecursionError) as error:
-        raise TorchYardError(f"the received archive is incomplete ({error})", "fetch it again", FAILED) from error
+        raise TorchYardError(f"the received archive is damaged ({error})", "fetch it again", FAILED) from error
     if not found:
-        raise TorchYardError("the received archive is incomplete (it is empty)", "fetch it again", FAILED)
+        raise TorchYardError("the received archive is damaged (it is empty)", "fetch it again", FAILED)
     return found[0]
 
 
