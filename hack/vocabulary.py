@@ -37,7 +37,10 @@ WORDS = {
     r"(what|whatever) (it|they) says?": "its message, its last lines",
     r"says? of": "report about, describe",
 }
-ANY_WORD = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
+# What is found only in texts for users: the pages of `docs` and the README, and messages of the command line.
+USERS_WORDS = {r"goes on": "continues"}
+COMMAND_LINE = Path("operator/torchyard/cli")
+ANY_WORD = re.compile(rf"\b(?:{'|'.join(WORDS | USERS_WORDS)})\b", re.IGNORECASE)
 # A docstring begins with a verb that says what happens.
 OPENING = "Return, Write, Print, Raise, Send"
 OPENINGS = {r"(Give|Tell|Say|Let|Make of)s?\b": OPENING}
@@ -83,7 +86,8 @@ def findings(path: Path) -> Iterator[str]:
     """Yield a line for each word of a file that is rejected."""
     where = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     if path.suffix in PAGES:
-        yield from _rejected(path.read_text(encoding="utf-8"), where, 1)
+        for_users = where.suffix == ".md" and where.parent in {Path("docs"), Path()}
+        yield from _rejected(path.read_text(encoding="utf-8"), where, 1, for_users=for_users)
     if path.suffix != ".py":
         return
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -99,7 +103,8 @@ def findings(path: Path) -> Iterator[str]:
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str):
             continue
         if id(node) in texts or not support:
-            yield from _rejected(node.value, where, node.lineno)
+            for_users = id(node) not in texts and where.is_relative_to(COMMAND_LINE)
+            yield from _rejected(node.value, where, node.lineno, for_users=for_users)
         for pattern, instead in OPENINGS.items():
             if id(node) in texts and (match := re.match(pattern, node.value)):
                 yield f"{where}:{node.lineno}: a docstring that begins with {match[0]!r}: {instead}"
@@ -126,10 +131,10 @@ def _noun(node: Definition) -> str:
     return match[0] if match else ""
 
 
-def _rejected(text: str, where: Path, first: int) -> Iterator[str]:
+def _rejected(text: str, where: Path, first: int, *, for_users: bool = False) -> Iterator[str]:
     if not ANY_WORD.search(text):
         return
-    for pattern, instead in WORDS.items():
+    for pattern, instead in (WORDS | USERS_WORDS if for_users else WORDS).items():
         for match in re.finditer(rf"\b(?:{pattern})\b", text, re.IGNORECASE):
             line = first + text.count("\n", 0, match.start())
             yield f"{where}:{line}: {match[0]!r}: {instead}"
