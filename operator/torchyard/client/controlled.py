@@ -77,7 +77,7 @@ class Controlled(Generic[T]):
             raise self._failed(TorchYardError(str(error).rstrip("."))) from error
         except OSError as error:
             what = f"{self._key} can no longer be controlled: {error}"
-            fix = "correct that, then start it again: it goes on"
+            fix = "correct that, then start it again: it continues"
             raise self._failed(TorchYardError(what, fix, FAILED)) from error
         finally:
             _CONTROLLED.pop(self._key, None)

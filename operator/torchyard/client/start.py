@@ -182,4 +182,4 @@ def set_aside(source: str, job: TrainingJob, before: TrainingJob, aside: Aside) 
         if before.status.state == State.SUCCEEDED
         else ""
     )
-    return f"{sentence}; `torchyard {shlex.join(resumed)}` goes on from there{more}"
+    return f"{sentence}; `torchyard {shlex.join(resumed)}` continues from there{more}"
