@@ -112,7 +112,11 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
     {"trainer": {"name": "cvrp"}, "checkpoint": {"initFrom": "a", "resumeFrom": "b"}},
     {"restart": {"policy": "Never", "maxRestarts": 1}},
     {"health": {"straggler": True}},
-    {"scheduling": {"gang": "volcano"}},
+    *(
+        {"scheduling": {"gang": gang, **queue}}
+        for gang in ("kueue", "volcano", "native", "none")
+        for queue in ({}, {"queue": "a"})
+    ),
     {"scheduling": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}},
     {"volumes": [{"name": name, "claim": "c", "mountPath": "/a"} for name in ("a", "b")]},
     {"restart": {"backoff": {"max": "0s"}}},
@@ -289,6 +293,7 @@ NEAR_SWEEPS: tuple[dict[str, Any], ...] = (
     {"parameters": [{"path": "trainer.params.x", "choice": [1], "int": {"min": 0, "max": 1}}]},
     {"parameters": [{"path": "trainer.params.x", "float": {"min": 0.5, "max": 1.5}, "int": {"min": 0, "max": 1}}]},
     {"parameters": [{"path": "trainer.params.x"}]},
+    *({"parameters": [{"path": "args[--amp]", "choice": choice}]} for choice in ([True, False], [1, 2])),
     {"parameters": [{"path": "trainer.params.x", "choice": [1]}, {"path": "trainer.params.x", "choice": [2]}]},
     {"parameters": [{"path": f"trainer.params.p{number}", "choice": [1]} for number in range(33)]},
     {"parameters": [{"path": "trainer.params.x", "choice": list(range(65))}]},
