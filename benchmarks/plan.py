@@ -17,6 +17,8 @@ from torchyard.reconcile.loop.controller import Controller, Settings
 from torchyard.reconcile.observed import Agent, Pod, RankReport, View
 from torchyard.reconcile.plan import plan
 from torchyard.reconcile.ports import Key
+from torchyard.schedulers.none import NOTHING
+from torchyard.schedulers.protocol import Change, Request
 
 NODES = 8
 START = 1_800_000_000.0
@@ -48,6 +50,10 @@ class Memory:
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         return tuple(self.owned.get(job_uid, {}).values())
 
+    def scheduling(self, job: TrainingJob) -> Request:
+        del job
+        return Request(name="", scheduler=NOTHING)
+
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
         uid = f"{job.metadata.uid}/{action.name}"
         pod = Pod(
@@ -66,6 +72,9 @@ class Memory:
 
     async def delete_pod(self, job: TrainingJob, action: DeletePod) -> None:
         raise AssertionError((job.key, action))
+
+    async def change_object(self, job: TrainingJob, change: Change) -> None:
+        raise AssertionError((job.key, change))
 
     async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
         self.jobs[job.key] = replace(job, status=status)

@@ -128,7 +128,7 @@ def test_a_program_of_the_active_environment_runs_and_its_folder_is_named(torchy
     torchyard.env["PATH"] = f"{active}:/usr/bin:/bin"
     done = torchyard("run", "--name", "active", "--", "python", "-c", PRINTS)
     assert (done.returncode, done.stdout) == (0, "active\n"), done.stderr
-    assert f"torchrun is that of {active}" in done.stderr
+    assert f"torchrun is the one of {active}" in done.stderr
 
 
 @pytest.mark.e2e

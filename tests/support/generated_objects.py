@@ -293,7 +293,10 @@ NEAR_SWEEPS: tuple[dict[str, Any], ...] = (
     {"parameters": [{"path": "trainer.params.x", "choice": [1], "int": {"min": 0, "max": 1}}]},
     {"parameters": [{"path": "trainer.params.x", "float": {"min": 0.5, "max": 1.5}, "int": {"min": 0, "max": 1}}]},
     {"parameters": [{"path": "trainer.params.x"}]},
-    *({"parameters": [{"path": "args[--amp]", "choice": choice}]} for choice in ([True, False], [1, 2])),
+    *(
+        {"parameters": [{"path": "args[--amp]", **values}]}
+        for values in ({"choice": [True, False]}, {"choice": [1, 2]}, {"int": {"min": 0, "max": 1}})
+    ),
     {"parameters": [{"path": "trainer.params.x", "choice": [1]}, {"path": "trainer.params.x", "choice": [2]}]},
     {"parameters": [{"path": f"trainer.params.p{number}", "choice": [1]} for number in range(33)]},
     {"parameters": [{"path": "trainer.params.x", "choice": list(range(65))}]},

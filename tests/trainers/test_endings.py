@@ -26,7 +26,7 @@ def test_done_leaves_weights_a_summary_curves_and_a_last_report(yard):
     root = yard.checkpoints
     summary = json.loads((root / "final" / "summary.json").read_text())
     assert summary["costUntrained"] > 0
-    assert f"{summary['costNearest']:.3f}" in summary["text"]
+    assert f"{summary['costSavings']:.3f}" in summary["text"]
     assert json.loads((root / "DONE").read_text())["step"] == 12
     assert (root / "latest").read_text().strip() == "step-00000012"
     assert list((root / "tensorboard").glob("events.out.tfevents.*"))

@@ -187,8 +187,9 @@ def test_an_export_computes_what_was_trained(yard, folder):
         "generation_config.json",
         "chat_template.jinja",
     }
-    theirs = AutoModelForCausalLM.from_pretrained(exported)
-    assert float(theirs(input_ids=TEXT).logits.square().sum()) == pytest.approx(yard.metrics()[-1]["logits"], rel=1e-5)
+    assert AutoModelForCausalLM.from_pretrained(exported).dtype == torch.bfloat16, "as the folder of `pretrained` is"
+    theirs = AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32)
+    assert float(theirs(input_ids=TEXT).logits.square().sum()) == pytest.approx(yard.metrics()[-1]["logits"], rel=5e-3)
     assert not (yard.checkpoints / "export" / "safetensors").exists(), "the same weights once more"
 
 
@@ -200,8 +201,8 @@ def test_peft_loads_adapters_that_were_trained_under_fsdp(yard, folder):
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     assert float(base(input_ids=TEXT).logits.square().sum()) != pytest.approx(trained, rel=1e-3)
     adapted = PeftModel.from_pretrained(base, yard.checkpoints / "export" / "hf")
-    merged = AutoModelForCausalLM.from_pretrained(yard.checkpoints / "export" / "hf-merged")
-    for theirs in (adapted, merged):
-        assert float(theirs(input_ids=TEXT).logits.square().sum()) == pytest.approx(trained, rel=1e-5)
+    merged = AutoModelForCausalLM.from_pretrained(yard.checkpoints / "export" / "hf-merged", dtype=torch.float32)
+    for theirs, rounding in ((adapted, 1e-5), (merged, 5e-3)):
+        assert float(theirs(input_ids=TEXT).logits.square().sum()) == pytest.approx(trained, rel=rounding)
     names = json.loads((yard.checkpoints / "step-00000004" / SHARDS / "index.json").read_text())["tensors"]
     assert all(".lora_" in name for name in names), "no frozen weight and no state of one"

@@ -21,6 +21,7 @@ NO_TOTAL = (
     "the patterns of the job do not find the total number of steps, of which rungs are percentages",
     "give jobTemplate.spec.metrics.totalSteps, or a pattern with a group total_steps",
 )
+SET_BY_SWEEP = "a sweep sets it itself"
 TOTAL_STEPS = "metrics.totalSteps"
 TOTAL_GROUPS = ("total_steps", "totalSteps")
 _MANY = 10**9
@@ -55,7 +56,7 @@ TEMPLATE_RULES = (
     ),
     TemplateRule(
         path="metrics.milestones",
-        what="a sweep sets it itself",
+        what=SET_BY_SWEEP,
         fix="use earlyStopping",
         cel="!has(self.metrics) || !has(self.metrics.milestones)",
         broken=lambda job: job.metrics.milestones is not None,

@@ -10,7 +10,7 @@ from torchyard_trainers.core.checkpoints import commits
 from torchyard_trainers.core.checkpoints.files import read_record
 from torchyard_trainers.core.checkpoints.shards import Shards, reader_of, shards_for
 from torchyard_trainers.core.exits import CheckpointError, DataMismatchError
-from torchyard_trainers.core.json_text import json_of
+from torchyard_trainers.core.json_text import json_of, number_of
 from torchyard_trainers.core.world import World, retried
 
 SAVE_ATTEMPTS = 4
@@ -261,7 +261,9 @@ def _record_of(candidate: commits.Candidate) -> dict[str, Any]:
     except (ValueError, FileNotFoundError) as error:
         raise CheckpointError(f"{path}: unreadable ({error}); remove {candidate.folder} or repair it") from error
     step, metrics = record.get("step"), record.get("metrics", {})
-    numbers = isinstance(metrics, dict) and all(isinstance(each, int | float | None) for each in metrics.values())
+    numbers = isinstance(metrics, dict) and all(
+        each is None or number_of(each) is not None for each in metrics.values()
+    )
     if step != candidate.step or not numbers:
         raise CheckpointError(
             f"{path}: is not the record of step {candidate.step} (step: {str(step)[:40]}); remove {candidate.folder} "
