@@ -14,6 +14,7 @@ from tests.support.waiting import DEADLINE, until
 
 from torchyard.cli.interrupts import SAME_PRESS_SECONDS
 from torchyard.local.process import carrying
+from torchyard.local.record import POD_MARK
 from torchyard.sweeps.codec import read_sweep
 from torchyard.sweeps.sampling import suggest
 
@@ -93,13 +94,21 @@ def torchyard(tmp_path, *words):
     )
 
 
+def alive_beside_pods(home):
+    """Return the processes of runs in `home` that belong to no pod."""
+    pods = [json.loads(path.read_bytes())["uid"] for path in home.glob("runs/*/pods/*/pod.json")]
+    of_pods = {process.pid for uid in pods for process in carrying(POD_MARK, uid)}
+    alive = [each for each in carrying("TORCHYARD_HOME", str(home)) if each.alive()]
+    return [each for each in alive if each.pid not in of_pods]
+
+
 def test_a_killed_sweep_continues_and_has_its_results(home, tmp_path):
     first = subprocess.Popen([*COMMAND, "run", "sweep.yaml"], cwd=tmp_path, stderr=subprocess.DEVNULL)
     status = home / "runs/tune-0/status.json"
     until(lambda: json.loads(status.read_bytes())["status"]["state"] == "Running")
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    until(lambda: not [each for each in carrying("TORCHYARD_HOME", str(home)) if each.alive()])  # its sampler ends too
+    until(lambda: not alive_beside_pods(home))  # its sampler ends too
     done = torchyard(tmp_path, "run", "sweep.yaml")
     assert done.returncode == 0, done.stderr
     assert "sweep tune: 3 trials" in done.stderr
