@@ -26,7 +26,7 @@ from torchyard.schedulers.protocol import (
 KIND = Kind("scheduling.x-k8s.io", "v1alpha1", "PodGroup", "podgroups")
 POD_GROUP = "scheduling.x-k8s.io/pod-group"
 NODES = Kind("", "v1", "Node", "nodes", namespaced=False)
-SEEN_NODES = f"{GROUP}/nodes"  # annotation: digest of the nodes that the scheduler was told about
+SEEN_NODES = f"{GROUP}/nodes"  # annotation: digest of the nodes that the group was last woken for
 
 
 class Coscheduling(PodGroups, frozen=True):

@@ -212,8 +212,8 @@ def _reason(there: GangObject, condition: ObjectCondition) -> tuple[Reason, str]
     reserved = there.condition("QuotaReserved")
     newest = reserved if reserved.message else condition
     known = REASONS.get(newest.reason)
-    told = next((reason for words, reason in SENTENCES if words.search(newest.message)), None)
-    return told or known or Reason.WAITING_IN_QUEUE, newest.message
+    stated = next((reason for words, reason in SENTENCES if words.search(newest.message)), None)
+    return stated or known or Reason.WAITING_IN_QUEUE, newest.message
 
 
 def _flavors(gang: Gang) -> Mapping[str, Manifest]:

@@ -74,7 +74,7 @@ class GangObject(Struct, frozen=True, kw_only=True):
     document: Manifest = field(default_factory=dict)
 
     def at(self, *path: str) -> Any:
-        """Return the value at a path of the document; None: there is none."""
+        """Return the value at a path of the document; None if the path does not exist."""
         value: Any = self.document
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None

@@ -1,4 +1,4 @@
-"""Volcano: `PodGroup` of `scheduling.volcano.sh`, with a queue of its own."""
+"""Volcano: `PodGroup` of `scheduling.volcano.sh`, with a queue."""
 
 from typing import ClassVar, Literal
 

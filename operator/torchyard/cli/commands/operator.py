@@ -125,7 +125,7 @@ def _log_format(text: str) -> str:
 
 def _metrics(text: str) -> str:
     if text not in {"off", "token", "open"}:
-        raise ValueError(f"{text!r} is none of off, token and open")
+        raise ValueError(f"{text!r} is not off, token or open")
     return text
 
 
