@@ -61,7 +61,7 @@ def effects_of(reason: Reason) -> list[str]:
     effects = {
         "The job waits, and starts by itself once the cause is gone.": reason.kind is Kind.WAITING
         and not reason.stalls,
-        "The condition `Stalled` is true: waiting does not help, somebody has to act.": reason.stalls,
+        "The condition `Stalled` is true: waiting does not help, a person has to act.": reason.stalls,
         "An event says so when the job begins to wait.": reason.announced,
         "The job fails: trying again cannot help.": reason.permanent,
         "The next round starts, and the restart budget is charged only if the round made no progress.": (

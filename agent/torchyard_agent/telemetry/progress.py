@@ -194,7 +194,7 @@ def _milestones(text: str) -> Optional[Milestones]:
 
 
 def _count(document: Dict[str, Any], name: str, value: Any) -> Optional[int]:
-    """Return a number of steps; None, with a warning, if `value` is none. No value is None without a warning."""
+    """Return a number of steps, or None: with a warning if `value` is not one, without if no value was passed."""
     if value is None and name != "step":
         return None
     count = _number(document, name, value)
@@ -205,7 +205,7 @@ def _count(document: Dict[str, Any], name: str, value: Any) -> Optional[int]:
 
 
 def _number(document: Dict[str, Any], name: str, value: Any) -> Optional[float]:
-    """Return a value as a number; None, with a warning, if it is none. Any class may fail in any way here."""
+    """Return a value as a number, or None, with a warning. The class of the value may raise any exception here."""
     try:
         return float(value)
     except Exception as error:  # noqa: BLE001 - see above

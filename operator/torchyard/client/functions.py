@@ -44,7 +44,7 @@ ARGUMENTS = sys.argv[1:]
 def module():
     """Execute the module under another name, so that `if __name__ == "__main__"` in it is false.
 
-    It finds what it would find where it was started: no arguments of its own, and modules of its folder.
+    It sees no arguments, and imports modules of its folder, as where it was started.
     """
     name = {module!r} if {module!r} not in sys.modules else {module!r} + "_job"
     made = types.ModuleType(name)

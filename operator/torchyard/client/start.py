@@ -111,10 +111,10 @@ def not_a_trial(job: TrainingJob) -> TrainingJob:
 
 
 def require_torch(job: TrainingJob) -> None:
-    """Check that there is a torchrun for a job that needs one.
+    """Check that a job that needs torchrun can start it.
 
     Raises:
-        TorchYardError: there is none, and no torch beside TorchYard, which would do.
+        TorchYardError: PATH has no torchrun, and the Python of TorchYard has no torch.
     """
     from torchyard.local.environment import search_path
 

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from torchyard.schedulers.pod_groups import PodGroups, pod_group_rights
+from torchyard.schedulers.pod_groups import PodGroups, pod_group_rights, queue_and_priority
 from torchyard.schedulers.protocol import Gang, GangObject, Kind, Manifest, PodChanges, Right
 
 KIND = Kind("scheduling.run.ai", "v2alpha2", "PodGroup", "podgroups")
@@ -23,10 +23,7 @@ class Kai(PodGroups, frozen=True):
 
     def group(self, gang: Gang) -> Manifest:
         """Return a group of all pods that is never stale."""
-        scheduling = gang.job.spec.scheduling
-        spec: Manifest = {"minMember": gang.job.spec.nodes, "stalenessGracePeriod": FOREVER}
-        chosen = {"queue": scheduling.queue, "priorityClassName": scheduling.priority_class}
-        return spec | {field: value for field, value in chosen.items() if value}
+        return {"minMember": gang.job.spec.nodes, "stalenessGracePeriod": FOREVER, **queue_and_priority(gang)}
 
     def pods(self, gang: Gang) -> PodChanges:
         """Return the group in an annotation, the queue in a label, and KAI's scheduler."""

@@ -58,6 +58,13 @@ class PodGroups(Struct, frozen=True):
         return delete(gang, f"the job is {'over' if why == 'ended' else 'suspended'}")
 
 
+def queue_and_priority(gang: Gang) -> Manifest:
+    """Return `queue` and `priorityClassName` of a group, as far as the job sets them."""
+    scheduling = gang.job.spec.scheduling
+    fields = {"queue": scheduling.queue, "priorityClassName": scheduling.priority_class}
+    return {name: value for name, value in fields.items() if value}
+
+
 def pod_group_rights(kind: Kind, *verbs: str) -> tuple[Right, ...]:
     """Return the rights on the groups of a scheduler."""
     return (Right(kind.group, kind.plural, ("list", "watch", "get", "create", "delete", *verbs)),)

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from torchyard.schedulers.pod_groups import PodGroups, pod_group_rights, total_requests
+from torchyard.schedulers.pod_groups import PodGroups, pod_group_rights, queue_and_priority, total_requests
 from torchyard.schedulers.protocol import Gang, GangObject, Kind, Manifest, PodChanges, Right
 
 KIND = Kind("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups")
@@ -20,10 +20,7 @@ class Volcano(PodGroups, frozen=True):
 
     def group(self, gang: Gang) -> Manifest:
         """Return a group of all pods; `minResources` lets a queue admit it before a pod exists."""
-        scheduling = gang.job.spec.scheduling
-        spec: Manifest = {"minMember": gang.job.spec.nodes, "minResources": total_requests(gang)}
-        chosen = {"queue": scheduling.queue, "priorityClassName": scheduling.priority_class}
-        return spec | {field: value for field, value in chosen.items() if value}
+        return {"minMember": gang.job.spec.nodes, "minResources": total_requests(gang), **queue_and_priority(gang)}
 
     def pods(self, gang: Gang) -> PodChanges:
         """Return the group in an annotation, and Volcano's scheduler."""
