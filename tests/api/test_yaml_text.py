@@ -41,6 +41,21 @@ def test_json_of_any_writer_is_read_as_json(value, ascii_only, indent):
     assert read(text)[0][0].plain == {"key": value}
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"a": {"é" * 400: 1, "k" * 1100: {"b": '": ' * 500}}}),
+        json.dumps({"a": {"k" * 1100 + "\x85": "😀"}}, ensure_ascii=False),
+        '\n\t{"a"\n\t:\r\n\t"\\":", "b" :[1\n,{"\\/c"\n:2}]}',
+    ],
+)
+def test_json_with_long_keys_tabs_and_breaks_before_colons_is_read(text):
+    document = read(text)[0][0]
+    assert document.plain == json.loads(text)
+    last = list(document.value.values())[-1]
+    assert last.line == text.count("\n", 0, text.rindex("[") if "[" in text else 0) + 1
+
+
 @given(ARGUMENTS)
 def test_a_text_is_the_same_in_a_dict_a_change_a_saved_file_and_json(arguments):
     (direct,) = validate_document(job(*arguments), "job").jobs

@@ -12,6 +12,8 @@ _NOT_PRINTABLE = re.compile(r"[^\n\x20-\x7e]")
 
 # In JSON, all of these are inside of strings. YAML rejects most of them, and folds those that it takes for line breaks.
 _UNREADABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+_KEY = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')
+_MAX_KEY = 1000  # characters; YAML finds the end of a longer key, or of one whose colon is on another line, after a "? "
 _ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|.)")
 
 
@@ -35,11 +37,14 @@ def comment(text: str) -> str:
 def readable_json(text: str) -> str:
     """Return JSON as text that YAML 1.1 reads as the same values, with the same lines; other text as it is.
 
-    JSON writes a character outside the Basic Multilingual Plane as two escapes, and YAML as one.
+    JSON writes a character outside the Basic Multilingual Plane as two escapes, and YAML as one; keys of JSON have any
+    length, and JSON is indented with tabs, too.
     """
-    if ("\\u" in text or _UNREADABLE.search(text)) and _is_json(text):
-        return _UNREADABLE.sub(_escaped, _ESCAPE.sub(_joined, text))
-    return text
+    value = text.lstrip()
+    if not value.startswith(("{", "[")) or not _is_json(text):
+        return text
+    indent = text[: len(text) - len(value)].replace("\t", " ")
+    return indent + _KEY.sub(_marked_key, _UNREADABLE.sub(_escaped, _ESCAPE.sub(_joined, value)))
 
 
 def _is_json(text: str) -> bool:
@@ -48,6 +53,11 @@ def _is_json(text: str) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def _marked_key(string: re.Match[str]) -> str:
+    colon = string[2]
+    return f"? {string[0]}" if colon and (len(string[1]) > _MAX_KEY or "\n" in colon or "\r" in colon) else string[0]
 
 
 def _joined(escape: re.Match[str]) -> str:
