@@ -13,7 +13,7 @@ _NOT_PRINTABLE = re.compile(r"[^\n\x20-\x7e]")
 # In JSON, all of these are inside of strings. YAML rejects most of them, and folds those that it takes for line breaks.
 _UNREADABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _KEY = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?')
-_MAX_KEY = 1000  # characters; YAML finds the end of a longer key, or of one whose colon is on another line, after a "? "
+_MAX_KEY = 1000  # characters: YAML needs a "? " before a longer key, and before one whose colon is on another line
 _ESCAPE = re.compile(r"\\(?:u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})|.)")
 
 
