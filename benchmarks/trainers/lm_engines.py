@@ -18,9 +18,9 @@ import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from torchyard_trainers.core.world import World
-from torchyard_trainers.lm.generation import Sampling, WeightsEngine
+from torchyard_trainers.lm.generation.engine import Sampling, WeightsEngine
+from torchyard_trainers.lm.generation.vllm_engine import VllmEngine, size_of
 from torchyard_trainers.lm.models import LanguageModel
-from torchyard_trainers.lm.vllm_engine import VllmEngine, size_of
 
 
 def main() -> None:

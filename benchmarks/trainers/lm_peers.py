@@ -169,8 +169,8 @@ def ours(folder: Path, options: argparse.Namespace, turns: Turns) -> None:
 
     from torchyard_trainers import registry
     from torchyard_trainers.core.command import main
-    from torchyard_trainers.lm import reinforcement
-    from torchyard_trainers.lm.generation import Completions
+    from torchyard_trainers.lm.generation.engine import Completions
+    from torchyard_trainers.lm.methods import reinforcement
     from torchyard_trainers.lm.params import resolve_params
     from torchyard_trainers.lm.task import LanguageModeling
 

@@ -20,9 +20,9 @@ from tests.support.trainers.tokenizers import byte_level
 
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.lm.chat import Chat
-from torchyard_trainers.lm.messages import conversation
-from torchyard_trainers.lm.templates import TemplateProcess
+from torchyard_trainers.lm.chat.chat import Chat
+from torchyard_trainers.lm.chat.messages import conversation
+from torchyard_trainers.lm.chat.templates import TemplateProcess
 
 BEGIN, END = "<!-- templates: python benchmarks/trainers/lm_templates.py --write -->", "<!-- end of templates -->"
 # Differences that are not a part of the prompt of generation.

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from torchyard_trainers.lm.datasets import packed, padded
+from torchyard_trainers.lm.data.datasets import packed, padded
+from torchyard_trainers.lm.data.records import Document
 from torchyard_trainers.lm.document_attention import use_document_attention
 from torchyard_trainers.lm.models import LanguageModel
-from torchyard_trainers.lm.records import Document
 
 VOCABULARY = 8192
 

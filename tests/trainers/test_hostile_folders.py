@@ -22,10 +22,10 @@ from torchyard_trainers.core.model_config import read_config_json
 from torchyard_trainers.core.pretrained import FILE, INDEX
 from torchyard_trainers.core.tokenizer_file import WORDS
 from torchyard_trainers.core.vocabulary import open_vocabulary
-from torchyard_trainers.lm import templates
-from torchyard_trainers.lm.chat import Chat
+from torchyard_trainers.lm.chat import templates
+from torchyard_trainers.lm.chat.chat import Chat
 from torchyard_trainers.lm.folder import empty_model, read_config, read_tokenizer
-from torchyard_trainers.lm.talk import open_speaker
+from torchyard_trainers.lm.generation.talk import open_speaker
 from torchyard_trainers.lm.tokens import character_tokenizer
 
 UP = "model.layers.0.mlp.up_proj.weight"
@@ -81,7 +81,7 @@ def test_a_config_of_impossible_sizes_is_named_before_anything_is_built(folder, 
 @pytest.mark.parametrize("size", [2**20, 2**24])
 def test_a_model_that_its_files_cannot_hold_gets_no_memory(folder, size, monkeypatch):
     change(folder / "config.json", hidden_size=size)
-    monkeypatch.setattr("torchyard_trainers.lm.talk.allocate", lambda *_: pytest.fail("allocated"))
+    monkeypatch.setattr("torchyard_trainers.lm.generation.talk.allocate", lambda *_: pytest.fail("allocated"))
     with pytest.raises(DataMismatchError, match=r"config.json describes \d+ weights, and its files have \d+ bytes"):
         open_speaker(folder, "cpu")
 

@@ -8,9 +8,9 @@ from tokenizers import AddedToken
 
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.lm.chat import Chat
-from torchyard_trainers.lm.messages import conversation, tools_of
-from torchyard_trainers.lm.templates import TemplateProcess
+from torchyard_trainers.lm.chat.chat import Chat
+from torchyard_trainers.lm.chat.messages import conversation, tools_of
+from torchyard_trainers.lm.chat.templates import TemplateProcess
 
 SPECIAL = ("<user>", "<model>", "<end>", "<return>", "<call>", "<tool>", "<think>", "</think>")
 ASK, SAY = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}

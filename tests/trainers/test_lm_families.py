@@ -28,13 +28,13 @@ from torchyard_trainers.core.step import optimize
 from torchyard_trainers.core.weights import allocate, built, fill
 from torchyard_trainers.core.workload import MicroBatch, Session
 from torchyard_trainers.lm.agreement import check_agreement, check_generation
-from torchyard_trainers.lm.datasets import packed, padded
+from torchyard_trainers.lm.data.datasets import packed, padded
+from torchyard_trainers.lm.data.records import Document
 from torchyard_trainers.lm.document_attention import SHORTEST, Documents, grouped, use_document_attention
 from torchyard_trainers.lm.folder import empty_model, read_tokenizer
-from torchyard_trainers.lm.generation import Sampling, WeightsEngine
+from torchyard_trainers.lm.generation.engine import Sampling, WeightsEngine
+from torchyard_trainers.lm.generation.talk import answer, open_speaker
 from torchyard_trainers.lm.params import resolve_params
-from torchyard_trainers.lm.records import Document
-from torchyard_trainers.lm.talk import answer, open_speaker
 from torchyard_trainers.lm.task import LanguageModeling
 
 TEXT = torch.randint(3, 90, (2, 17), generator=torch.Generator().manual_seed(3))
@@ -155,7 +155,7 @@ def test_a_family_that_cannot_generate_is_rejected_where_completions_are_needed(
     check_agreement(session, "minimax", packs=False)
     with pytest.raises(ConfigError, match=r"'minimax' do not take a cache of keys and values .*evalCompletions: 0, or"):
         check_generation(session, "minimax")
-    monkeypatch.setattr("torchyard_trainers.lm.static_cache.GROWING", frozenset())
+    monkeypatch.setattr("torchyard_trainers.lm.generation.static_cache.GROWING", frozenset())
     _, session = begun(save_family("gpt_neo", tmp_path / "gpt_neo"))
     with pytest.raises(ConfigError, match=r"after a cache of keys and values its logits differ by .* of their size"):
         check_generation(session, "gpt_neo")

@@ -13,8 +13,8 @@ from tests.support.trainers.gangs import AT_ONCE, Yard
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.lm.folder import TOKENIZER_FILES
+from torchyard_trainers.lm.generation.talk import open_speaker
 from torchyard_trainers.lm.params import resolve_params
-from torchyard_trainers.lm.talk import open_speaker
 from torchyard_trainers.lm.task import LanguageModeling
 
 GENERATION = "generation_config.json"

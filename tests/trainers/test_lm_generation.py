@@ -6,7 +6,7 @@ from tests.trainers.test_graphs import Rerun
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from torchyard_trainers.core import graphs
-from torchyard_trainers.lm.generation import Sampling, WeightsEngine, left_padded, texts_of
+from torchyard_trainers.lm.generation.engine import Sampling, WeightsEngine, left_padded, texts_of
 
 CPU = torch.device("cpu")
 VOCABULARY, END, PAD = 40, 2, 0

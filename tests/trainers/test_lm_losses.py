@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from torchyard_trainers.lm.losses import policy_loss, preference_loss, token_rewards, value_loss
+from torchyard_trainers.lm.methods.losses import policy_loss, preference_loss, token_rewards, value_loss
 
 N, L = 4, 5
 LENGTHS = [5, 1, 3, 2]

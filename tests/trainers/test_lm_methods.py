@@ -13,10 +13,10 @@ from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.optimizers import as_one
 from torchyard_trainers.core.step import set_learning_rate
 from torchyard_trainers.core.workload import MicroBatch
-from torchyard_trainers.lm.completions import Judge
-from torchyard_trainers.lm.generation import Completions
+from torchyard_trainers.lm.generation.completions import Judge
+from torchyard_trainers.lm.generation.engine import Completions
+from torchyard_trainers.lm.generation.rollouts import rows_of_samples, samples_of_rank
 from torchyard_trainers.lm.params import resolve_params
-from torchyard_trainers.lm.rollouts import rows_of_samples, samples_of_rank
 from torchyard_trainers.lm.task import LanguageModeling
 
 LEARNED = {

@@ -12,7 +12,7 @@ from torchyard_trainers.core.device import as_shapes
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.lm import models
-from torchyard_trainers.lm.batches import documents, encode
+from torchyard_trainers.lm.data.batches import documents, encode
 from torchyard_trainers.lm.models import PRESETS, build_model
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.tasks import TASKS, exact_match, rows_of, shaped

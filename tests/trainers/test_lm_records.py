@@ -15,9 +15,9 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.core.losses import IGNORE
-from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, within_positions
+from torchyard_trainers.lm.data.datasets import Datasets, RecordPrompts, within_positions
+from torchyard_trainers.lm.data.records import Encoder
 from torchyard_trainers.lm.params import resolve_params
-from torchyard_trainers.lm.records import Encoder
 from torchyard_trainers.lm.tokens import character_tokenizer
 
 # As Qwen3's: the last turn has an empty block of thoughts, the others have none.

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from torchyard_trainers.core.exits import ConfigError, exit_code
-from torchyard_trainers.lm.rewards import RewardError, Rewards
+from torchyard_trainers.lm.functions.rewards import RewardError, Rewards
 
 pytestmark = pytest.mark.usefixtures("modules")
 THREE = (["p", "q", "r"], ["", "x", "xyz"], [{"bonus": 0.5}, {"bonus": 0}, {"bonus": 1}])
@@ -102,7 +102,7 @@ def test_a_function_that_forks_answers_once_and_leaves_nothing_behind(tmp_path):
 
 
 def test_a_process_that_no_longer_runs_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr("torchyard_trainers.lm.rewards.GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("torchyard_trainers.lm.functions.rewards.GRACE_SECONDS", 0.2)
     with Rewards("reward_functions:process", seconds=0.2) as rewards:
         os.kill(rewards._workers[0]._process.pid, signal.SIGSTOP)  # a call would have to be answered in time
         with pytest.raises(RewardError, match=r"took no completions within 0\.2 s: it does not run"):

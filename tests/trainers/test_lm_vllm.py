@@ -18,10 +18,10 @@ from transformers import Qwen3Config
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.lm.losses import importance_weights, policy_loss
+from torchyard_trainers.lm.generation.vllm_engine import DEFAULT_CACHE, GIB, size_of
+from torchyard_trainers.lm.methods.losses import importance_weights, policy_loss
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.task import LanguageModeling
-from torchyard_trainers.lm.vllm_engine import DEFAULT_CACHE, GIB, size_of
 
 MODULE = Path(__file__).parents[1] / "support" / "worker_modules" / "vllm_lm.py"
 GRPO = {"method": "grpo", "engine": "vllm"}

@@ -20,9 +20,9 @@ from torchyard_trainers.core.command import main
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.world import World
 from torchyard_trainers.lm import models
-from torchyard_trainers.lm.generation import Sampling, WeightsEngine
+from torchyard_trainers.lm.generation.engine import Sampling, WeightsEngine
+from torchyard_trainers.lm.generation.vllm_engine import VllmEngine, check_model, size_of
 from torchyard_trainers.lm.tokens import character_tokenizer
-from torchyard_trainers.lm.vllm_engine import VllmEngine, check_model, size_of
 
 CPU = torch.device("cpu")
 PROMPTS = [[5, 6, 7, 8], [9, 10], [11, 12, 13, 14, 15, 16], [40]]

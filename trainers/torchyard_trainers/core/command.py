@@ -91,7 +91,7 @@ def described(path: str, tokenizer: Path | None) -> dict[str, Any]:
 
     if is_text(path):
         with no_collections():
-            from torchyard_trainers.lm.inspection import inspect
+            from torchyard_trainers.lm.data.inspection import inspect
         return inspect(path, tokenizer)
     from torchyard_trainers.core.data import inspection  # without torch
 
@@ -107,8 +107,8 @@ def talk(options: argparse.Namespace) -> None:
     if not options.path.exists():
         raise ConfigError(f"{options.path} does not exist; {folder_fix(str(options.path), 'model')}")
     with no_collections():
-        from torchyard_trainers.lm.generation import Sampling
-        from torchyard_trainers.lm.talk import answer
+        from torchyard_trainers.lm.generation.engine import Sampling
+        from torchyard_trainers.lm.generation.talk import answer
 
     chosen = {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed, "stream": "chat"}
     answer(options.path, options.device, Sampling(options.max_new_tokens, **chosen), sys.stdin, sys.stdout)

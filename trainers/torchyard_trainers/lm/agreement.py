@@ -18,8 +18,8 @@ from torchyard_trainers.core.data.packing import concatenated
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.model_config import one_line
 from torchyard_trainers.core.workload import Session
+from torchyard_trainers.lm.generation.static_cache import bucketed, cache_of, continue_at, grows
 from torchyard_trainers.lm.models import LanguageModel
-from torchyard_trainers.lm.static_cache import bucketed, cache_of, continue_at, grows
 
 LENGTH = 12  # tokens of each document
 CACHE = 1024  # tokens that a cache has memory for

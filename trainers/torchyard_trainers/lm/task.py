@@ -22,9 +22,9 @@ from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, evaluated, ids_of_step
 from torchyard_trainers.lm.agreement import check_agreement, check_generation
-from torchyard_trainers.lm.batches import Batch
-from torchyard_trainers.lm.completions import Completed, Judge, complete, means, rows_of_table, write_table
-from torchyard_trainers.lm.datasets import Datasets, RecordPrompts, tokenizer_fingerprint, within_positions
+from torchyard_trainers.lm.data.batches import Batch
+from torchyard_trainers.lm.data.datasets import Datasets, RecordPrompts, tokenizer_fingerprint, within_positions
+from torchyard_trainers.lm.data.prompts import Prompts
 from torchyard_trainers.lm.document_attention import use_document_attention
 from torchyard_trainers.lm.evaluation import Result, answers, score_answers
 from torchyard_trainers.lm.folder import (
@@ -36,10 +36,10 @@ from torchyard_trainers.lm.folder import (
     set_end_tokens,
     tokenizer_files,
 )
+from torchyard_trainers.lm.generation.completions import Completed, Judge, complete, means, rows_of_table, write_table
+from torchyard_trainers.lm.methods.preferences import Preferences, TaskPairs
+from torchyard_trainers.lm.methods.reinforcement import Reinforcement, engine_of, sampling_of
 from torchyard_trainers.lm.models import LanguageModel, build_model, decoder_layers, limits_of
-from torchyard_trainers.lm.preferences import Preferences, TaskPairs
-from torchyard_trainers.lm.prompts import Prompts
-from torchyard_trainers.lm.reinforcement import Reinforcement, engine_of, sampling_of
 from torchyard_trainers.lm.scoring import Reference
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tokens import character_tokenizer, saved

@@ -11,14 +11,14 @@ from torchyard_trainers.core.device import only_shapes
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session
-from torchyard_trainers.lm.completions import Judge
-from torchyard_trainers.lm.generation import Engine, Sampling, WeightsEngine
-from torchyard_trainers.lm.losses import importance_weights, policy_loss, value_loss
-from torchyard_trainers.lm.prompts import Prompts
-from torchyard_trainers.lm.rollouts import Collector, Rollout, rows_of_samples, samples_of_rank
+from torchyard_trainers.lm.data.prompts import Prompts
+from torchyard_trainers.lm.generation.completions import Judge
+from torchyard_trainers.lm.generation.engine import Engine, Sampling, WeightsEngine
+from torchyard_trainers.lm.generation.rollouts import Collector, Rollout, rows_of_samples, samples_of_rank
+from torchyard_trainers.lm.generation.vllm_engine import GIB, VllmEngine, VllmMemory, check_model, size_of
+from torchyard_trainers.lm.methods.losses import importance_weights, policy_loss, value_loss
 from torchyard_trainers.lm.scoring import Reference, scored, scorer
 from torchyard_trainers.lm.settings import Settings
-from torchyard_trainers.lm.vllm_engine import GIB, VllmEngine, VllmMemory, check_model, size_of
 from torchyard_trainers.rl.clipped import low_variance_kl
 
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from torchyard_trainers.core.data.rows import BadRecordError
-from torchyard_trainers.lm.calls import FORMS, form_of
-from torchyard_trainers.lm.messages import ASSISTANT, Message
-from torchyard_trainers.lm.turns import Render
+from torchyard_trainers.lm.chat.calls import FORMS, form_of
+from torchyard_trainers.lm.chat.messages import ASSISTANT, Message
+from torchyard_trainers.lm.chat.turns import Render
 
 _QUESTION, _SAID = "Zq1Jx", "Zq0Jx"
 _ASKED: Message = {"role": "user", "content": _QUESTION}

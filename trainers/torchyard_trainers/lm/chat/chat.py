@@ -8,12 +8,12 @@ from typing import Any
 
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.lm.calls import form_of
-from torchyard_trainers.lm.endings import Ending, ending_of
-from torchyard_trainers.lm.messages import ASSISTANT, Message, is_silent
-from torchyard_trainers.lm.templates import Rendered, TemplateProcess
+from torchyard_trainers.lm.chat.calls import form_of
+from torchyard_trainers.lm.chat.endings import Ending, ending_of
+from torchyard_trainers.lm.chat.messages import ASSISTANT, Message, is_silent
+from torchyard_trainers.lm.chat.templates import Rendered, TemplateProcess
+from torchyard_trainers.lm.chat.turns import Span, Turns, shared_length
 from torchyard_trainers.lm.tokens import CHAT_TEMPLATE, encoded
-from torchyard_trainers.lm.turns import Span, Turns, shared_length
 
 # A template with these marks says itself which tokens the model generates.
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from torchyard_trainers.core.device import can_sync, only_shapes
 from torchyard_trainers.core.graphs import Graphed
-from torchyard_trainers.lm.static_cache import bucketed, cache_of, continue_at, grows
+from torchyard_trainers.lm.generation.static_cache import bucketed, cache_of, continue_at, grows
 from torchyard_trainers.rl.sampling import choose, draws_of, restrict
 
 # A check whether all completions have ended synchronises with the GPU, or with the other ranks.

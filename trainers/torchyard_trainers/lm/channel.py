@@ -1,4 +1,4 @@
-"""Messages between a trainer and the process of a reward function: JSON of a bounded length, by a deadline.
+"""Messages between a trainer and the process of a user's code: JSON of a bounded length, by a deadline.
 
 Nothing is unpickled, and neither side waits for ever: the function may have written to the socket, or have stopped or
 ended its process in the middle of a message.

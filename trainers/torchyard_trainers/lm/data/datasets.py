@@ -23,10 +23,10 @@ from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.sampler import order_key, samples_of_step
-from torchyard_trainers.lm.batches import Batch
-from torchyard_trainers.lm.chat import Chat
-from torchyard_trainers.lm.prompts import Prompts
-from torchyard_trainers.lm.records import Document, Encoder, Example, Prompt, window_of
+from torchyard_trainers.lm.chat.chat import Chat
+from torchyard_trainers.lm.data.batches import Batch
+from torchyard_trainers.lm.data.prompts import Prompts
+from torchyard_trainers.lm.data.records import Document, Encoder, Example, Prompt, window_of
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import EVALUATION_SEED
 

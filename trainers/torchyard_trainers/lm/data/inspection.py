@@ -14,10 +14,10 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.data.opening import open_rows
 from torchyard_trainers.core.data.rows import BadRecordError, Row
 from torchyard_trainers.core.exits import DataError
-from torchyard_trainers.lm.chat import Chat
-from torchyard_trainers.lm.columns import suggested
+from torchyard_trainers.lm.chat.chat import Chat
+from torchyard_trainers.lm.data.columns import suggested
+from torchyard_trainers.lm.data.records import Encoder, Example
 from torchyard_trainers.lm.params import resolve_params
-from torchyard_trainers.lm.records import Encoder, Example
 from torchyard_trainers.lm.tokens import character_tokenizer
 
 PROBLEMS = 20  # that are listed; the others are counted

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from torchyard_trainers.core.exits import ConfigError, TrainerError
-from torchyard_trainers.lm.reward_channel import Channel, MessageError
+from torchyard_trainers.lm.channel import Channel, MessageError
 
 # A worker ends itself at the limit and leaves its stack; it is ended from outside if it cannot.
 GRACE_SECONDS = 5.0
@@ -34,7 +34,7 @@ class RewardError(TrainerError):
 
 
 class Rewards:
-    """A reward function of prompts, completions and records; `reward_arguments.caller` says how it is called."""
+    """A reward function of prompts, completions and records; `arguments.caller` says how it is called."""
 
     def __init__(self, function: str, *, seconds: float = 60.0, workers: int = 1) -> None:
         """Start the worker processes.
@@ -138,7 +138,7 @@ class _Worker:
         self._stack: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the worker
         words = [function, str(theirs.fileno()), str(self._stack.fileno()), str(seconds)]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "torchyard_trainers.lm.reward_worker", *words],
+            [sys.executable, "-m", "torchyard_trainers.lm.functions.worker", *words],
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(), self._stack.fileno()),
             env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},

@@ -22,7 +22,7 @@ from torchyard_trainers.core.export.hf import language_of, original_class, weigh
 from torchyard_trainers.core.parallel import reshard
 from torchyard_trainers.core.randomness import sample_keys, stream_key
 from torchyard_trainers.core.world import World
-from torchyard_trainers.lm.generation import Completions, Sampling
+from torchyard_trainers.lm.generation.engine import Completions, Sampling
 
 FIELD = "trainer.params.engine"
 GIB = 1 << 30
@@ -106,7 +106,7 @@ def check_model(config: Any, device: torch.device) -> None:
 
 
 class VllmEngine:
-    """See `lm.generation.Engine`; the completions of an id depend on the batch in the last bits of their logits."""
+    """See `Engine`; the completions of an id depend on the batch in the last bits of their logits."""
 
     def __init__(
         self, model: nn.Module, world: World, size: Size, *, dtype: torch.dtype, tokenizer: Any = None, compiled: bool

@@ -1,4 +1,4 @@
-"""`python -m torchyard_trainers.lm.reward_worker`: calls a user's reward function for `rewards.py`.
+"""`python -m torchyard_trainers.lm.functions.worker`: calls a user's reward function for `rewards.py`.
 
 Imports nothing heavy: what the function needs, it imports.
 """
@@ -16,8 +16,8 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from torchyard_trainers.lm.reward_arguments import SignatureError, caller
-from torchyard_trainers.lm.reward_channel import Channel
+from torchyard_trainers.lm.channel import Channel
+from torchyard_trainers.lm.functions.arguments import SignatureError, caller
 
 _PR_SET_PDEATHSIG = 1
 _MAX_TEXT = 4096  # characters of an error

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torchyard_trainers.core.data.rows import BadRecordError
-from torchyard_trainers.lm.messages import Message, arguments_of, parsed_arguments, with_arguments
+from torchyard_trainers.lm.chat.messages import Message, arguments_of, parsed_arguments, with_arguments
 
 _MISSING = object()
 

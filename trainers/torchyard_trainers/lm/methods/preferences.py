@@ -10,8 +10,8 @@ from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session
-from torchyard_trainers.lm.batches import documents, encode
-from torchyard_trainers.lm.losses import PreferenceLoss, preference_loss
+from torchyard_trainers.lm.data.batches import documents, encode
+from torchyard_trainers.lm.methods.losses import PreferenceLoss, preference_loss
 from torchyard_trainers.lm.scoring import Reference, Score, in_parts, scored, scorer
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import rows_of

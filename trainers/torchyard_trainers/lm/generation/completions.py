@@ -11,10 +11,10 @@ from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.checkpoints.commits import write_atomically
 from torchyard_trainers.core.metrics.curves import markdown
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.lm.generation import Completions, Engine, Sampling, texts_of
-from torchyard_trainers.lm.prompts import Prompts
-from torchyard_trainers.lm.records import Prompt
-from torchyard_trainers.lm.rewards import Rewards
+from torchyard_trainers.lm.data.prompts import Prompts
+from torchyard_trainers.lm.data.records import Prompt
+from torchyard_trainers.lm.functions.rewards import Rewards
+from torchyard_trainers.lm.generation.engine import Completions, Engine, Sampling, texts_of
 from torchyard_trainers.lm.settings import Settings
 
 # Rewards by name; anything else is MODULE:FUNCTION.

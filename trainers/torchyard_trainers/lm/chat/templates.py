@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.lm.reward_channel import Channel, MessageError
+from torchyard_trainers.lm.channel import Channel, MessageError
 
 SECONDS = 10.0  # of CPU, for one conversation
 MEMORY_BYTES = 1 << 30  # besides what the process has before it renders
@@ -79,7 +79,14 @@ class TemplateProcess:
         ours, theirs = socket.socketpair()
         # -P: what lies in the current folder is not imported.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "torchyard_trainers.lm.templates", str(theirs.fileno()), str(self._seconds)],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "torchyard_trainers.lm.chat.templates",
+                str(theirs.fileno()),
+                str(self._seconds),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),

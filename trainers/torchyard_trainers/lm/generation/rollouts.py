@@ -15,10 +15,10 @@ from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.device import only_shapes
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.lm.batches import documents
-from torchyard_trainers.lm.generation import Completions, Engine, Sampling
-from torchyard_trainers.lm.losses import token_rewards
-from torchyard_trainers.lm.records import Prompt
+from torchyard_trainers.lm.data.batches import documents
+from torchyard_trainers.lm.data.records import Prompt
+from torchyard_trainers.lm.generation.engine import Completions, Engine, Sampling
+from torchyard_trainers.lm.methods.losses import token_rewards
 from torchyard_trainers.lm.scoring import Score, Scored, in_parts
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.rl.advantages import group_advantages, token_advantages

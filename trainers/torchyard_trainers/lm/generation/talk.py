@@ -27,10 +27,10 @@ from torchyard_trainers.core.weights import allocate, parameters_on_meta
 from torchyard_trainers.core.worker import open_session
 from torchyard_trainers.core.world import World, join
 from torchyard_trainers.lm.agreement import cache_problem
-from torchyard_trainers.lm.chat import Chat
+from torchyard_trainers.lm.chat.chat import Chat
+from torchyard_trainers.lm.chat.messages import conversation
 from torchyard_trainers.lm.folder import empty_model, end_tokens, read_config, read_tokenizer
-from torchyard_trainers.lm.generation import Sampling, WeightsEngine
-from torchyard_trainers.lm.messages import conversation
+from torchyard_trainers.lm.generation.engine import Sampling, WeightsEngine
 from torchyard_trainers.lm.models import LanguageModel
 from torchyard_trainers.lm.params import without_data
 from torchyard_trainers.lm.tokens import begun, check_known, encoded, prefix_of

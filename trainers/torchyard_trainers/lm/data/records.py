@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchyard_trainers.core.data.rows import BadRecordError, Row, TooLongError, field_of
-from torchyard_trainers.lm.chat import Chat
-from torchyard_trainers.lm.columns import JOIN, suggested, with_joined
+from torchyard_trainers.lm.chat.chat import Chat
+from torchyard_trainers.lm.chat.messages import ASSISTANT, Message, conversation, tools_of
+from torchyard_trainers.lm.data.columns import JOIN, suggested, with_joined
 from torchyard_trainers.lm.fields import FIELDS
-from torchyard_trainers.lm.messages import ASSISTANT, Message, conversation, tools_of
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tokens import begun, check_known, encoded, ended, prefix_of
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from torchyard_trainers.lm.batches import encode
-from torchyard_trainers.lm.records import Prompt
+from torchyard_trainers.lm.data.batches import encode
+from torchyard_trainers.lm.data.records import Prompt
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import rows_of
 from torchyard_trainers.lm.tokens import stop_tokens

@@ -1,0 +1,1 @@
+"""Records of files and prompts of tasks as tokens."""

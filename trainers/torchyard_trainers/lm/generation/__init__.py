@@ -1,0 +1,1 @@
+"""Completions: engines that generate them, rollouts and tables of them."""

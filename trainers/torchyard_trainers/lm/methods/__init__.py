@@ -1,0 +1,1 @@
+"""Losses and steps of preference and reinforcement learning."""
