@@ -31,7 +31,7 @@ from tests.support.virtual_time import virtual_time
 
 from torchyard.api.exit_codes import EXIT_REASONS, ExitCode
 from torchyard.api.reasons import MAX_MESSAGE, Reason, say
-from torchyard.api.spec_placement import Scheduling
+from torchyard.api.spec_placement import Elastic, Scheduling
 from torchyard.api.spec_reliability import Health, Restart
 from torchyard.api.spec_workload import Trainer
 from torchyard.api.status import TrainingJobStatus
@@ -208,6 +208,14 @@ def in_queue(reason: str, message: str) -> Said:
         with_status(world, {"Admitted": (False, "UnsatisfiedChecks", message)})
     elif reason:
         with_status(world, {"QuotaReserved": (False, reason, message)})
+    world.settle()
+    return said(world)
+
+
+def resizes() -> Said:
+    elastic = Elastic(min_nodes=1, max_nodes=3)
+    world = World(3, trainer=Trainer(name="mine:Workload"), elastic=elastic).to_running()
+    world.edit(nodes=2)
     world.settle()
     return said(world)
 
@@ -433,6 +441,7 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     "Suspending": suspends,
     "Suspended": suspends,
     "Resumed": suspends,
+    "Resizing": resizes,
     "AgentNotice": lambda: noticed("the program handles SIGUSR2 itself"),
     "RanksNotCommunicating": lambda: said(reported(World(2).to_running(), **RANKS)),
     "GpusNotUsed": lambda: said(reported(World(2, gpus_per_node=1).to_running(), device="cpu")),

@@ -9,6 +9,7 @@ from tests.support.reconcile.world import World
 
 from torchyard.api import values
 from torchyard.api.resource import TrainingJob
+from torchyard.api.spec_placement import Elastic
 from torchyard.api.spec_reliability import Backoff, Restart
 from torchyard.api.status import (
     CONDITION_TYPES,
@@ -24,6 +25,8 @@ from torchyard.reconcile.plan import plan
 
 CODES = (1, 64, 69, 74, 75, 76, 134, 137, 139, 143)
 ANY = st.integers(min_value=0, max_value=7)
+ELASTIC = Elastic(min_nodes=1, max_nodes=4, wait=Duration("5s"), patience=Duration("20s"), cooldown=Duration("30s"))
+SIZES = st.sampled_from([{}, {}, {"elastic": ELASTIC}, {"spares": 1}, {"elastic": ELASTIC, "spares": 2}])
 
 
 class AnyHistory(RuleBasedStateMachine):
@@ -39,12 +42,13 @@ class AnyHistory(RuleBasedStateMachine):
         limit=st.integers(1, 4),
         most=st.none() | st.integers(0, 3),
         deadline=st.none() | st.just(Duration("10m")),
+        size=SIZES,
     )
-    def submitted(self, nodes, limit, most, deadline):
+    def submitted(self, nodes, limit, most, deadline, size):
         restart = Restart(
             no_progress_limit=limit, max_restarts=most, backoff=Backoff(initial=Duration("1s"), max=Duration("8s"))
         )
-        self.world = World(nodes, restart=restart, active_deadline=deadline)
+        self.world = World(nodes, restart=restart, active_deadline=deadline, **size)
         self.before = self.world.job
 
     # The controller.
@@ -299,7 +303,8 @@ class AnyHistory(RuleBasedStateMachine):
             assert action.status.round == job.status.round + 1
             assert not job.status.rendezvous.open, "a round opens after the one before was closed"
             assert all(uid in world.cache for uid in action.status.rendezvous.members), "members exist when it opens"
-            assert len(set(action.status.rendezvous.members)) == job.spec.nodes
+            assert job.spec.fewest_nodes <= len(set(action.status.rendezvous.members)) <= job.spec.nodes
+            assert len(set(action.status.rendezvous.members)) == len(action.status.rendezvous.members)
             members = [world.cache[uid] for uid in action.status.rendezvous.members]
             agents = [world.registry[uid] for uid in action.status.rendezvous.members]
             assert {pod.configuration for pod in members} == {configuration(job.spec)}, "one gang, one configuration"

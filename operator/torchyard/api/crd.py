@@ -53,7 +53,11 @@ def as_yaml(definition: dict[str, Any]) -> str:
 
 def crd() -> dict[str, Any]:
     """Return the CRD as JSON values."""
-    scale = {"specReplicasPath": ".spec.nodes", "statusReplicasPath": ".status.nodes.desired"}
+    scale = {
+        "specReplicasPath": ".spec.nodes",
+        "statusReplicasPath": ".status.nodes.desired",
+        "labelSelectorPath": ".status.selector",
+    }
     return definition(
         kind=KIND, plural=PLURAL, short="tj", columns=_COLUMNS, schema=_object(), subresources={"scale": scale}
     )

@@ -106,10 +106,16 @@ def procs_agree(spec: TrainingJobSpec) -> bool:
 
 
 def nodes_agree(spec: TrainingJobSpec) -> bool:
-    """Return whether `--nnodes` is the number of nodes that the spec asks for, and `--standalone` is about one node."""
+    """Return whether `--nnodes` is the number of nodes that the spec asks for, and `--standalone` is about one node.
+
+    An elastic gang may have its bounds there.
+    """
     found = options(spec)
-    given = found.get("nnodes", str(spec.nodes))
-    return set(given.split(":")) == {str(spec.nodes)} and ("standalone" not in found or spec.nodes == 1)
+    most = spec.nodes if spec.elastic is None else spec.elastic.max_nodes
+    least, _, largest = found.get("nnodes", str(spec.nodes)).partition(":")
+    exact = {least, largest or least} == {str(spec.nodes)}
+    bounds = spec.elastic is not None and (least, largest) == (str(spec.elastic.min_nodes), str(most))
+    return (exact or bounds) and ("standalone" not in found or most == 1)
 
 
 def restarts_are_rounds(spec: TrainingJobSpec) -> bool:

@@ -18,6 +18,8 @@ def derived_name(program: str) -> str:
     return name[:MAX_JOB_NAME].rstrip("-")
 
 
+JOB_LABEL = "torchyard.dev/job"
+"""Label of a pod: the name of its job."""
 SWEEP = "torchyard.dev/sweep"
 """Label of a trial: the name of its sweep."""
 SWEEP_UID = "torchyard.dev/sweep-uid"

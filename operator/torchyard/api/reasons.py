@@ -404,6 +404,9 @@ class Reason(TableEnum):
         "Suspended", "the job is suspended", "`torchyard resume`, or spec.suspend: false, continues it"
     )
     RESUMED = _running("Resumed", "the job was resumed")
+    RESIZING = _running(
+        "Resizing", "the workers are asked to save a checkpoint and to stop, since the gang continues with another size"
+    )
 
     # Warnings
     AGENT_NOTICE = _warning("AgentNotice", "the agent of a pod reports")

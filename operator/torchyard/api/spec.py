@@ -78,7 +78,11 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         Annotated[int, Meta(ge=1, le=256)] | Literal["auto"],
         doc("Worker processes per pod; auto: --nproc-per-node of a torchrun command, else one per GPU, else one."),
     ] = "auto"
-    elastic: Annotated[Elastic | None, doc("Allow the gang to shrink and grow.")] = None
+    elastic: Annotated[Elastic | None, doc("Train with fewer nodes when some are missing, and grow again.")] = None
+    spares: Annotated[
+        int,
+        Meta(ge=0, le=64, description="Pods beyond the gang that are ready to take the place of a lost one."),
+    ] = 0
     launcher: Annotated[Launcher, doc("How workers are started inside a pod.")] = field(default_factory=Launcher)
     preload: Annotated[
         list[Module],
@@ -135,3 +139,13 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         list[Volume],
         Meta(max_length=32, description="Claims, ConfigMaps and Secrets to mount.", extra_json_schema=by_key("name")),
     ] = field(default_factory=list)
+
+    @property
+    def flexible(self) -> bool:
+        """Whether a round may have other members than the pods of indices 0 to `nodes`."""
+        return self.elastic is not None or self.spares > 0
+
+    @property
+    def fewest_nodes(self) -> int:
+        """The fewest nodes with which a round may open."""
+        return self.nodes if self.elastic is None else min(self.elastic.min_nodes, self.nodes)

@@ -21,10 +21,22 @@ from torchyard.api.values import (
 
 
 class Elastic(Model, frozen=True, kw_only=True):
-    """Bounds of an elastic gang; the global batch stays what the spec says."""
+    """A gang that trains with fewer nodes than `nodes`, and grows again; the global batch stays what the spec says.
+
+    `nodes` may change while the job trains, between `minNodes` and `maxNodes`: `kubectl scale tj/NAME --replicas=6`.
+    """
 
     min_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Fewest nodes with which a round may open.")]
-    max_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Most nodes with which a round may open.")]
+    max_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Most nodes that the job may be scaled to.")]
+    wait: Annotated[
+        Duration, doc("How long a start waits for missing pods, once minNodes of them run.")
+    ] = Duration.default("30s")
+    patience: Annotated[
+        Duration, doc("How long the gang waits after a failure for pods that are missing, before it trains with fewer.")
+    ] = Duration.default("60s")
+    cooldown: Annotated[
+        Duration, doc("How long a round trains before the gang may grow, so that it does not restart all the time.")
+    ] = Duration.default("5m")
 
 
 class Gpu(Model, frozen=True, kw_only=True):

@@ -348,6 +348,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     images: Annotated[
         Images | None, doc("Images of the pods, chosen with the first gang and after each suspension.")
     ] = None
+    selector: Annotated[str, doc("Label selector of the pods of an elastic gang, for autoscalers.")] = ""
     gang: Annotated[GangStatus | None, doc("The scheduler of the gang; absent before the first plan.")] = None
     rendezvous: Annotated[Rendezvous, doc("The newest round's members.")] = field(default_factory=Rendezvous)
     restarts: Annotated[Restarts, doc("Restarts so far.")] = field(default_factory=Restarts)

@@ -153,7 +153,13 @@ class KubeCluster:
     def scheduling(self, job: TrainingJob) -> Request:
         """Return the gang scheduler of the job, and its objects as they are in the cache."""
         objects = self.gang_objects
-        request = choose(job.spec.scheduling, enforced_by(job.status), objects.schedulers, objects.served)
+        request = choose(
+            job.spec.scheduling,
+            enforced_by(job.status),
+            objects.schedulers,
+            objects.served,
+            elastic=job.spec.elastic is not None,
+        )
         if not objects.discovered.is_set() and request.name != NOTHING.name:
             return msgspec.structs.replace(request, known=False)
         if request.kind is None:

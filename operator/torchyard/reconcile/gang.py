@@ -17,6 +17,7 @@ from torchyard.api.resource import sparse, value_at
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.api.validation.changes import FIXED, NOT_OF_A_POD
+from torchyard.api.values import Time
 from torchyard.reconcile.actions import CreatePod, DeletePod
 from torchyard.reconcile.observed import (
     Observed,
@@ -34,6 +35,7 @@ from torchyard.reconcile.observed import (
 from torchyard.schedulers.protocol import PodChanges
 
 CLEANUP_SECONDS = 30.0
+SPARE_PAUSE_SECONDS = 60.0  # how long a pod is not created again that ended while it waited for its turn
 TAKEN_SPREAD = 97
 RELEASED = Reason.GANG_INCOMPLETE  # no pods until the pause has ended: only some of them could be scheduled
 FUTILE = Reason.CLUSTER_TOO_SMALL  # likewise, and waiting does not help: the nodes cannot hold the gang
@@ -63,7 +65,7 @@ def keep_gang(seen: Observed, *, may_create: bool = True, changes: PodChanges | 
         grace = view.job.spec.grace_period
         emptied = empty_gang(view, grace_seconds=grace, why="only a part of its gang found room")
         return GangPlan(status=status, deletes=emptied, due=pause)
-    wanted, held = seen.size, seen.active
+    wanted, held = seen.desired_pods, seen.active
     members = status.rendezvous.members
     deletes = [
         _delete(view, pod, view.job.spec.grace_period, _deletion_reason(view, status, pod, wanted, held))
@@ -72,17 +74,16 @@ def keep_gang(seen: Observed, *, may_create: bool = True, changes: PodChanges | 
         and held.get(pod.index if pod.index < wanted else -1) is not pod
         and _expendable(pod, status)
     ]
-    if status.rendezvous.open:
+    present = seen.pods
+    gone = [rank for rank, uid in enumerate(members) if uid and (uid not in present or not present[uid].alive)]
+    is_open = status.rendezvous.open
+    if is_open and (gone or not view.job.spec.flexible):
         # The round decides whether a member is lost; nothing is replaced before the round is closed.
         return GangPlan(status=status, deletes=tuple(deletes))
-    missing = [index for index in range(wanted) if index not in held]
-    present = seen.pods
-    # A member that vanished leaves only its uid, which is removed so that it is handled once.
-    gone = [
-        rank
-        for rank in missing
-        if rank < len(members) and members[rank] and (members[rank] not in present or not present[members[rank]].alive)
-    ]
+    seated = {present[uid].index for uid in members if is_open and uid in present}
+    missing = [index for index in range(wanted) if index not in held and index not in seated]
+    if not view.job.spec.flexible:
+        gone = [rank for rank in gone if rank in missing]
     used = [
         pod
         for pod in view.pods
@@ -97,6 +98,10 @@ def keep_gang(seen: Observed, *, may_create: bool = True, changes: PodChanges | 
             or is_spent(view, status, pod)
         )
     ]
+    if used and is_open:
+        # A pod that ends while it waits for its turn would end again at once.
+        again = Time.of(view.now + SPARE_PAUSE_SECONDS)
+        status = replace(status, rendezvous=replace(status.rendezvous, next_round_time=again))
     if gone or used:
         gone = list(range(len(members))) if view.agentless else gone
         status = replace(

@@ -229,10 +229,18 @@ class Observed(Struct, frozen=True, kw_only=True):
         return max([known, *(report.step for report in self.reports)])
 
     @property
+    def desired_pods(self) -> int:
+        """The number of pods that should exist, of indices from 0: the gang and its spares."""
+        spec = self.view.job.spec
+        return spec.nodes + spec.spares if spec.flexible else self.size
+
+    @property
     def is_complete(self) -> bool:
         """Whether a round is open and every pod is a member of it: nothing is created or deleted before it ends."""
         meet = self.status.rendezvous
-        return meet.open and not meet.released and self.pods.keys() <= set(meet.members)
+        if not meet.open or meet.released or self.desired_pods > len(meet.members):
+            return False
+        return self.pods.keys() <= set(meet.members)
 
     def after(self, status: TrainingJobStatus) -> "Observed":
         """Return what is observed from the status that a transition left; figures alone change nothing."""

@@ -17,6 +17,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from torchyard.api.exit_codes import ExitCode
+from torchyard.api.names import JOB_LABEL
 from torchyard.api.reasons import Reason, say
 from torchyard.api.status import Condition, State, Throughput, TrainingJobStatus, bounded, is_preempted, with_reason
 from torchyard.api.values import Time, since
@@ -75,11 +76,14 @@ def plan(view: View) -> Plan:
             gang = keep_gang(seen_after, may_create=may_create, changes=changes)
             status, deletes, creates = gang.status, gang.deletes, gang.creates
             due += [gang.due] if gang.due is not None else []
-        saving = status.rendezvous.open and status.state == State.SUSPENDING
+        ends = status.state == State.SUSPENDING or status.reason == Reason.RESIZING
+        saving = status.rendezvous.open and ends
         commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status) if view.pods else ()
     if status.state.at_rest:
         status = replace(status, nodes=replace(status.nodes, ready=0))
     status = scheduling.with_gang(seen, status)
+    if view.job.spec.elastic is not None and not status.selector:
+        status = replace(status, selector=f"{JOB_LABEL}={view.job.metadata.name}")
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
     write, news, events = (
         _write(before, status),

@@ -282,12 +282,14 @@ def _read_checkpoint(step: int, reported: Mapping[str, Any]) -> CheckpointStatus
 def _nodes(seen: Observed, status: TrainingJobStatus) -> Nodes:
     view = seen.view
     held = seen.active
-    agents = [view.agents.get(pod.uid) for index, pod in held.items() if index < seen.size]
+    agents = [view.agents.get(pod.uid) for index, pod in held.items() if index < seen.desired_pods]
     ready = sum(agent is not None and agent.connected and agent.state in {"ready", "running"} for agent in agents)
     if status.rendezvous.open and view.now < view.since + RETURN_SECONDS:
         # Members connect to a new operator one by one: those that have not connected yet keep their state.
         ready = max(ready, min(status.nodes.ready, ready + agents.count(None)))
-    return Nodes(desired=seen.size, ready=ready, lost=status.nodes.lost)
+    # A spare is ready in the place of a member that is not.
+    desired = view.job.spec.nodes if view.job.spec.flexible else seen.size
+    return Nodes(desired=desired, ready=min(ready, desired), lost=status.nodes.lost)
 
 
 def _gpus(seen: Observed, status: TrainingJobStatus) -> Gpus:

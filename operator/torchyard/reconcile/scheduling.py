@@ -12,7 +12,8 @@ from torchyard.reconcile.observed import Observed, View
 from torchyard.schedulers.none import BY_OPERATOR, NOTHING
 from torchyard.schedulers.protocol import Admission, Change, Gang, PodChanges
 
-PAUSES = frozenset({Reason.SUSPENDED, Reason.PREEMPTED})  # why a round was ended by request
+PAUSES = frozenset({Reason.SUSPENDED, Reason.PREEMPTED})  # why a round was ended by request, and its pods deleted
+ON_REQUEST = PAUSES | {Reason.RESIZING}  # why a round was ended by request
 
 
 def admission(view: View) -> Admission:
@@ -68,7 +69,7 @@ def with_gang(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus:
     admitted = verdict.admitted
     if admitted is None:
         placed = sum(bool(pod.node) for pod in seen.active.values())
-        admitted = verdict.pods == "create" and placed >= view.job.spec.nodes
+        admitted = verdict.pods == "create" and placed >= view.job.spec.fewest_nodes
     if status.state.at_rest:
         admitted = False
     gang = GangStatus(enforced_by=view.scheduling.name, admitted=admitted, message=verdict.message or verdict.evidence)

@@ -8,7 +8,7 @@ from torchyard.api.reasons import Reason, say, timeout_advice
 from torchyard.api.status import State, TrainingJobStatus, is_preempted, with_reason
 from torchyard.api.validation.schema_check import params_faults
 from torchyard.api.values import BUILT_IN, Time, plural, since
-from torchyard.reconcile import failures, progress, rounds, waiting
+from torchyard.reconcile import elastic, failures, progress, rounds, waiting
 from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.failures import Outcome
 from torchyard.reconcile.gang import FUTILE
@@ -16,7 +16,7 @@ from torchyard.reconcile.observed import Observed, Pod, View, cannot_start, coun
 from torchyard.reconcile.progress import counts_from_start, running, step_age
 from torchyard.reconcile.restart_policy import decide_restart
 from torchyard.reconcile.rounds import answer, silent_start_due, started
-from torchyard.reconcile.scheduling import PAUSES, admission, pause_reason
+from torchyard.reconcile.scheduling import ON_REQUEST, PAUSES, admission, pause_reason
 from torchyard.reconcile.waiting import with_pending_reason
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
@@ -92,8 +92,9 @@ def _open_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     if outcomes and all(each.state == "done" for each in outcomes):
         return _succeed(seen, status)
     ending = status.attempts[-1] if status.attempts and status.attempts[-1].end_time else None
-    begun = Reason.of(ending.reason) if ending is not None and ending.reason in PAUSES else None
-    pause = begun or pause_reason(view)
+    begun = Reason.of(ending.reason) if ending is not None and ending.reason in ON_REQUEST else None
+    pause = pause_reason(view) if begun in {None, Reason.RESIZING} else None
+    pause = pause or begun
     if pause:
         return _save_and_close(seen, status, outcomes, pause)
     if any(each.state == "failed" for each in outcomes):
@@ -105,7 +106,20 @@ def _open_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     overdue, start_due = rounds.timed_out(seen, status)
     if overdue is not None:
         return _close(seen, status, overdue, outcomes)
-    return _train(seen, status, start_due)
+    resize = elastic.resize(seen, status)
+    if resize.sentence:
+        return _resize(seen, status, resize.sentence)
+    decided = _train(seen, status, start_due)
+    return decided if resize.due is None else replace(decided, due=(*decided.due, resize.due))
+
+
+def _resize(seen: Observed, status: TrainingJobStatus, sentence: str) -> Transition:
+    """Begin the end of a round after which the gang continues with another size."""
+    status = rounds.begin_end(seen.view, status, Reason.RESIZING)
+    status = with_reason(status, State.RUNNING, Reason.RESIZING, sentence)
+    due = seen.view.now + seen.view.job.spec.grace_period + rounds.STOP_SECONDS
+    event = EmitEvent(type="Normal", reason=Reason.RESIZING, message=status.message)
+    return Transition(status=status, events=(event,), due=(due,))
 
 
 def _train(seen: Observed, status: TrainingJobStatus, start_due: float | None) -> Transition:
@@ -132,6 +146,9 @@ def _train(seen: Observed, status: TrainingJobStatus, start_due: float | None) -
         reason, evidence = Reason.WORKERS_SILENT, idle
     elif state == State.RUNNING:
         evidence, age_due = step_age(seen, status)
+        members, nodes = len(status.rendezvous.members), view.job.spec.nodes
+        if view.job.spec.elastic is not None and members < nodes:
+            evidence = "; ".join(filter(None, (f"on {members} of {plural(nodes, 'node')}", evidence)))
         if counts_from_start(seen, status):
             evidence = "; ".join(filter(None, (evidence, FROM_START)))
     status = with_reason(status, state, reason, evidence)
@@ -219,10 +236,10 @@ def _final_evidence(view: View, final_reason: Reason, status: TrainingJobStatus,
 def _save_and_close(
     seen: Observed, status: TrainingJobStatus, outcomes: tuple[Outcome, ...], why: Reason
 ) -> Transition:
-    """Pause an open round: wait until every member has saved and stopped, at most for the grace period."""
+    """End an open round by request: wait until every member has saved and stopped, at most for the grace period."""
     view = seen.view
     attempt = status.attempts[-1] if status.attempts else None
-    if attempt is None or not attempt.end_time or attempt.reason not in PAUSES:
+    if attempt is None or not attempt.end_time or attempt.reason not in ({why} | PAUSES):
         events = _pause_begins(view, why)
         status = rounds.begin_end(view, status, why)
         attempt = status.attempts[-1] if status.attempts else None
@@ -234,7 +251,7 @@ def _save_and_close(
         return Transition(status=_pausing(view, status, why), events=events, due=(due,))
     said = answer(view, status)
     status = rounds.close_clean(seen, status, why, answer=said)
-    if said:
+    if said and why is not Reason.RESIZING:
         events = (*events, EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING, said)))
     return Transition(status=_pausing(view, status, why, said), events=events)
 
@@ -248,6 +265,9 @@ def _pause_begins(view: View, why: Reason) -> tuple[EmitEvent, ...]:
 def _pausing(view: View, status: TrainingJobStatus, why: Reason, said: str = "") -> TrainingJobStatus:
     if why is Reason.SUSPENDED:
         return with_reason(status, State.SUSPENDING, Reason.SUSPENDING, said)
+    if why is Reason.RESIZING:
+        # The message keeps the decision.
+        return status if status.rendezvous.open else replace(status, state=State.STARTING)
     evidence = "; ".join(filter(None, (admission(view).evidence, said)))
     return with_reason(status, State.SUSPENDING, why, evidence)
 
@@ -275,10 +295,12 @@ def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     if kept_out is not None:
         return kept_out
     status, events = _begin(status)
-    died = _died_idle(view, status)
+    died = _died_idle(seen, status)
     if died is not None:
         return _charge_idle(seen, status, died)
-    late, pending_due = waiting.pending(seen, status)
+    gate = waiting.barrier(seen, status)
+    short = len(gate.ready) < view.job.spec.fewest_nodes
+    late, pending_due = waiting.pending(seen, status) if short else ("", None)
     if late:
         reason = waiting.waited_for(seen)
         status = replace(status, rendezvous=replace(status.rendezvous, waited_for=reason))
@@ -289,12 +311,11 @@ def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
         return Transition(
             status=status, events=(*events, *_waiting_events(view.job.status, status)), due=_backoff_due(view, status)
         )
-    gate = waiting.barrier(seen)
     opens, backoff = waiting.may_open(view, status, gate)
     if opens:
         unlike = waiting.difference(gate)
         return _replace_gang(seen, status, unlike) if unlike else _open(view, status, gate, events)
-    late, start_due = waiting.start(view, status, gate)
+    late, start_due = waiting.start(view, status, gate) if short else ("", None)
     if late:
         return fail(seen, status, Reason.START_TIMEOUT, late)
     silent, silence_due = waiting.silent(view, gate)
@@ -404,8 +425,11 @@ def _suspended_transition(view: View, status: TrainingJobStatus, why: Reason) ->
     return Transition(status=status, events=(EmitEvent(type="Normal", reason=why, message=status.message),))
 
 
-def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
+def _died_idle(seen: Observed, status: TrainingJobStatus) -> Pod | None:
     """Return a pod that ended or cannot start between rounds and is not charged yet: its incarnation is the newest."""
+    view = seen.view
+    if view.job.spec.flexible and len(seen.active) >= view.job.spec.fewest_nodes:
+        return None  # the next round opens without it
     dead = [
         pod
         for pod in view.pods
@@ -413,7 +437,7 @@ def _died_idle(view: View, status: TrainingJobStatus) -> Pod | None:
         and not pod.deleting
         and not counts_for_index(view, status, pod)
         and pod.incarnation >= status.incarnation
-        and pod.index < view.job.spec.nodes
+        and pod.index < seen.desired_pods
         # The end of a member of a former round was part of that round's failure.
         and pod.uid not in status.rendezvous.members
     ]

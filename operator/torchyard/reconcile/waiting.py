@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.values import Time, plural, since
+from torchyard.reconcile import elastic
 from torchyard.reconcile.gang import FUTILE, RELEASED, pause_end
 from torchyard.reconcile.observed import Agent, Observed, Pod, View
 from torchyard.reconcile.scheduling import admission
@@ -26,18 +27,22 @@ SILENT_AGENT_SECONDS = 30.0
 
 
 class Barrier(Struct, frozen=True, kw_only=True):
-    """The members that are ready for the next round, in rank order; `waiting` names what the others lack."""
+    """The members that are ready for the next round, in rank order; `waiting` names what the others lack.
+
+    `due`: when a smaller round may open; None: never, or only when something changes.
+    """
 
     ready: tuple[tuple[Pod, Agent], ...]
     waiting: tuple[str, ...]
+    due: float | None = None
 
 
-def barrier(seen: Observed) -> Barrier:
+def barrier(seen: Observed, status: TrainingJobStatus) -> Barrier:
     """Return the members that are ready: their agents are connected and idle."""
     held = seen.active
     ready: list[tuple[Pod, Agent]] = []
     waiting: list[str] = []
-    for index in range(seen.view.job.spec.nodes):
+    for index in range(seen.desired_pods):
         pod = held.get(index)
         agent = seen.view.agents.get(pod.uid) if pod is not None else None
         missing = _not_ready(pod, agent)
@@ -45,7 +50,13 @@ def barrier(seen: Observed) -> Barrier:
             ready.append((pod, agent))
         else:
             waiting.append(missing)
-    return Barrier(ready=tuple(ready), waiting=tuple(waiting))
+    if not seen.view.job.spec.flexible:
+        return Barrier(ready=tuple(ready), waiting=tuple(waiting))
+    members = tuple(elastic.seats(seen.view, ready))
+    due = elastic.smaller_due(seen.view, status, ready)
+    if len(members) == seen.view.job.spec.nodes or (due is not None and seen.view.now >= due):
+        return Barrier(ready=members, waiting=())
+    return Barrier(ready=members, waiting=tuple(waiting), due=due)
 
 
 def _not_ready(pod: Pod | None, agent: Agent | None) -> str:
@@ -65,9 +76,12 @@ def may_open(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[bool
     """Return whether the next round may open now, and when the back-off ends that delays it."""
     due = status.rendezvous.next_round_time
     if gate.waiting or not gate.ready:
-        return False, None
+        return False, gate.due
     seated = {pod.uid for pod, _ in gate.ready}
-    if any(pod.alive and pod.uid not in seated for pod in view.pods):
+    others = [pod for pod in view.pods if pod.alive and pod.uid not in seated]
+    if view.job.spec.flexible:
+        others = [pod for pod in others if not elastic.runs_nothing(view, status, pod)]
+    if others:
         # Workers of an older round may still run there, and two rounds must not train at the same time.
         return False, None
     if due is not None and view.now < due:
@@ -271,7 +285,8 @@ def release_gang(seen: Observed, status: TrainingJobStatus) -> tuple[TrainingJob
     placed = [pod for pod in held if pod.node]
     shortage = _capacity_shortage(view, held)
     saved = status.checkpoint is not None and not view.files_stay
-    together = view.scheduling.scheduler.places_together or admission(view).pods != "create"
+    together = len(placed) >= view.job.spec.fewest_nodes if view.job.spec.elastic is not None else False
+    together = together or view.scheduling.scheduler.places_together or admission(view).pods != "create"
     if together or saved or not placed or shortage is None:
         return None, None
     begun = max([view.since, shortage.since, *(pod.placed or pod.created for pod in placed)])

@@ -46,7 +46,7 @@ class Coscheduling(PodGroups, frozen=True):
 
     def group(self, gang: Gang) -> Manifest:
         """Return a group of all pods."""
-        return {"minMember": gang.job.spec.nodes, "minResources": total_requests(gang)}
+        return {"minMember": gang.job.spec.fewest_nodes, "minResources": total_requests(gang)}
 
     def pods(self, gang: Gang) -> PodChanges:
         """Return the group in a label, and the scheduler that has the plugin."""

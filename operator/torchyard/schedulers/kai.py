@@ -23,7 +23,7 @@ class Kai(PodGroups, frozen=True):
 
     def group(self, gang: Gang) -> Manifest:
         """Return a group of all pods that is never stale."""
-        return {"minMember": gang.job.spec.nodes, "stalenessGracePeriod": FOREVER, **queue_and_priority(gang)}
+        return {"minMember": gang.job.spec.fewest_nodes, "stalenessGracePeriod": FOREVER, **queue_and_priority(gang)}
 
     def pods(self, gang: Gang) -> PodChanges:
         """Return the group in an annotation, the queue in a label, and KAI's scheduler."""

@@ -149,7 +149,7 @@ class Kueue(Struct, frozen=True):
 
 def _spec(gang: Gang) -> Manifest:
     scheduling = gang.job.spec.scheduling
-    pod_set = {"name": POD_SET, "count": gang.job.spec.nodes, "template": gang.request.template}
+    pod_set = {"name": POD_SET, "count": gang.job.spec.nodes + gang.job.spec.spares, "template": gang.request.template}
     spec: Manifest = {"queueName": scheduling.queue, "podSets": [pod_set]}
     priority = _priority(gang)
     if isinstance(priority, int):

@@ -23,7 +23,7 @@ class Native(PodGroups, frozen=True):
 
     def group(self, gang: Gang) -> Manifest:
         """Return a policy that needs all pods of the gang."""
-        return {"schedulingPolicy": {"gang": {"minCount": gang.job.spec.nodes}}}
+        return {"schedulingPolicy": {"gang": {"minCount": gang.job.spec.fewest_nodes}}}
 
     def pods(self, gang: Gang) -> PodChanges:
         """Return the name of the group, in the pod's spec."""

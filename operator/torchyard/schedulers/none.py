@@ -66,7 +66,12 @@ NOTHING, BY_OPERATOR = Nothing(), NoScheduler()
 
 
 def choose(
-    scheduling: Scheduling, enforced_by: str, switched_on: Sequence[Scheduler], served: Mapping[str, Kind]
+    scheduling: Scheduling,
+    enforced_by: str,
+    switched_on: Sequence[Scheduler],
+    served: Mapping[str, Kind],
+    *,
+    elastic: bool = False,
 ) -> Request:
     """Return the scheduler of a job.
 
@@ -75,6 +80,7 @@ def choose(
         enforced_by: the choice that is in force, from the status; empty: none was made since the job was at rest.
         switched_on: the schedulers that this installation may use, the preferred one first.
         served: by name of the scheduler, the kind of its object that the API server has.
+        elastic: whether the number of pods may change.
     """
     if scheduling.gang == "none":
         return Request(name=NOTHING.name, scheduler=NOTHING)
@@ -86,12 +92,14 @@ def choose(
     if enforced_by:
         return _named(enforced_by, known, served)
     for each in switched_on:
-        if each.name in served and _suits(each, scheduling):
+        if each.name in served and _suits(each, scheduling, elastic=elastic):
             return Request(name=each.name, scheduler=each, kind=served[each.name])
     return _without(scheduling)
 
 
-def _suits(scheduler: Scheduler, scheduling: Scheduling) -> bool:
+def _suits(scheduler: Scheduler, scheduling: Scheduling, *, elastic: bool) -> bool:
+    if elastic and scheduler.queues == "required":
+        return False  # a queue without which nothing runs reserves quota for a fixed number of pods
     return scheduler.queues != ("none" if scheduling.queue is not None else "required")
 
 

@@ -76,5 +76,5 @@ def total_requests(gang: Gang) -> dict[str, str]:
     containers = gang.request.template.get("spec", {}).get("containers", ())
     for container in containers:
         for name, quantity in container.get("resources", {}).get("requests", {}).items():
-            total[name] = total.get(name, Decimal(0)) + amount(quantity) * gang.job.spec.nodes
+            total[name] = total.get(name, Decimal(0)) + amount(quantity) * gang.job.spec.fewest_nodes
     return {name: f"{value.normalize():f}" for name, value in sorted(total.items())}

@@ -19,8 +19,9 @@ class Volcano(PodGroups, frozen=True):
     queues: ClassVar[Literal["required", "optional", "none"]] = "optional"
 
     def group(self, gang: Gang) -> Manifest:
-        """Return a group of all pods; `minResources` lets a queue admit it before a pod exists."""
-        return {"minMember": gang.job.spec.nodes, "minResources": total_requests(gang), **queue_and_priority(gang)}
+        """Return a group of the pods that a round needs; `minResources` lets a queue admit it before a pod exists."""
+        size = {"minMember": gang.job.spec.fewest_nodes, "minResources": total_requests(gang)}
+        return {**size, **queue_and_priority(gang)}
 
     def pods(self, gang: Gang) -> PodChanges:
         """Return the group in an annotation, and Volcano's scheduler."""

@@ -305,7 +305,7 @@ class World:
         known = step if save else self.checkpoint
         told = RankReport(
             round=number,
-            rank=self.pods[uid].index,
+            rank=self.status.rendezvous.members.index(uid) if uid in self.status.rendezvous.members else 0,
             step=step,
             total_steps=total,
             phase="step",

@@ -15,6 +15,7 @@ from torchyard.api.validation.parse import RULES
 from torchyard.api.validation.rules import GAPS, WHAT, Gap
 
 VALIDATIONS = "x-kubernetes-validations"
+_ELASTIC = "has(self.spec.elastic) && has(oldSelf.spec.elastic)"
 # An edit cannot touch the status, and a status write cannot touch the rest: two of one second are judged as edits.
 _STATUS_WRITE = (
     "has(self.status) && has(self.status.lastUpdateTime) && (!has(oldSelf.status)"
@@ -61,7 +62,10 @@ def change_rules(spec_schema: Schema) -> list[dict[str, str]]:
 
 
 def _unchanged(schema: Schema, fields: list[Fixed]) -> dict[str, str]:
-    same = {each.field: _same(schema, each.field) for each in fields}
+    same = {
+        each.field: f"({_ELASTIC}) || {_same(schema, each.field)}" if each.unless_elastic else _same(schema, each.field)
+        for each in fields
+    }
     rule = " && ".join(f"({term})" for term in same.values())
     if fields[0].unless_suspended:
         rule = f"oldSelf.spec.suspend || self.spec == oldSelf.spec || ({rule})"

@@ -1,7 +1,8 @@
 """What may change in a job that exists: one table, judged in Python and, as transition rules, by the API server.
 
 What is trained never changes: that is another job. How it runs changes only while the job is suspended, because a round
-has one size and one environment. Time-outs, budgets and `suspend` itself may change at any time.
+has one size and one environment. The size of an elastic gang, time-outs, budgets and `suspend` itself may change at any
+time.
 """
 
 from msgspec import Struct
@@ -16,11 +17,15 @@ FIX_UNSUSPENDED = "set spec.suspend to true first, change it, then set suspend t
 
 
 class Fixed(Struct, frozen=True):
-    """A field, relative to `spec`, that cannot change. `unless_suspended`: it can while the stored spec is."""
+    """A field, relative to `spec`, that cannot change.
+
+    `unless_suspended`: it can while the stored spec is suspended. `unless_elastic`: it can if the gang is elastic.
+    """
 
     field: str
     unless_suspended: bool
     in_cel: bool = True
+    unless_elastic: bool = False
 
     @property
     def what(self) -> str:
@@ -40,6 +45,7 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("script", unless_suspended=False),
     # CEL sees no fields below one that keeps unknown fields; the trainer's own fingerprint check stands behind this.
     Fixed("trainer.params", unless_suspended=True, in_cel=False),
+    Fixed("nodes", unless_suspended=True, unless_elastic=True),
     *(
         Fixed(field, unless_suspended=True)
         for field in (
@@ -48,7 +54,8 @@ FIXED: tuple[Fixed, ...] = (
             "env",
             "envFrom",
             "workingDir",
-            "nodes",
+            "elastic",
+            "spares",
             "gpusPerNode",
             "procsPerNode",
             "launcher",
@@ -88,7 +95,7 @@ FIXED: tuple[Fixed, ...] = (
     ),
 )
 # The number of pods and their queue do not change what each of them runs: a gang grows and shrinks by pods.
-NOT_OF_A_POD = frozenset({"nodes", "scheduling.queue", "scheduling.workloadPriorityClass"})
+NOT_OF_A_POD = frozenset({"nodes", "elastic", "spares", "scheduling.queue", "scheduling.workloadPriorityClass"})
 # May change at any time; every other field of this version is fixed.
 FREE = (
     "restart",
@@ -106,7 +113,12 @@ FREE = (
 def forbidden_changes(old: TrainingJobSpec, new: TrainingJobSpec) -> tuple[Fixed, ...]:
     """Return the fixed fields in which `new` differs from the stored `old`."""
     before, after = resolved(old), resolved(new)
-    judged = [fixed for fixed in FIXED if not (fixed.unless_suspended and old.suspend)]
+    elastic = old.elastic is not None and new.elastic is not None
+    judged = [
+        fixed
+        for fixed in FIXED
+        if not (fixed.unless_suspended and old.suspend) and not (fixed.unless_elastic and elastic)
+    ]
     return tuple(fixed for fixed in judged if value_at(before, fixed.field) != value_at(after, fixed.field))
 
 

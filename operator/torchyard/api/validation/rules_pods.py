@@ -10,6 +10,7 @@ from re import _parser as parser  # type: ignore[attr-defined]  # the public way
 from typing import Any
 
 from torchyard.api import values
+from torchyard.api.names import MAX_NODES
 from torchyard.api.spec import MAX_SCRIPT_BYTES, MAX_TEXTS, TrainingJobSpec
 from torchyard.api.spec_placement import Elastic, Toleration, Volume
 from torchyard.api.spec_reliability import Backoff, CheckpointInterval, Restart
@@ -345,6 +346,62 @@ RELIABILITY: tuple[Rule, ...] = (
         holds=_within,
         cel="self.minNodes <= self.maxNodes",
         reads=("maxNodes",),
+    ),
+    Rule(
+        scope="",
+        field="nodes",
+        what="{value} is not between elastic.minNodes and elastic.maxNodes",
+        fix="change nodes, or the bounds",
+        holds=lambda spec: spec.elastic is None or spec.elastic.min_nodes <= spec.nodes <= spec.elastic.max_nodes,
+        cel="!has(self.elastic) || (self.elastic.minNodes <= self.nodes && self.nodes <= self.elastic.maxNodes)",
+        reads=("elastic",),
+    ),
+    Rule(
+        scope="",
+        field="elastic",
+        what="only the agent can start the workers of a gang again with another size",
+        fix="use launcher.kind: agent, or remove elastic",
+        holds=lambda spec: spec.elastic is None or spec.launcher.kind == "agent",
+        cel="!has(self.elastic) || self.launcher.kind == 'agent'",
+        reads=("launcher",),
+    ),
+    Rule(
+        scope="",
+        field="elastic",
+        what="a Workload of Kueue has the quota of a fixed number of pods",
+        fix="use another value of scheduling.gang, or remove elastic",
+        holds=lambda spec: spec.elastic is None or spec.scheduling.gang != "kueue",
+        cel="!has(self.elastic) || self.scheduling.gang != 'kueue'",
+        reads=("scheduling.gang",),
+    ),
+    Rule(
+        scope="",
+        field="elastic",
+        what="strategy single requires exactly one process",
+        fix="use parallelism.strategy auto, ddp, fsdp or hsdp, or remove elastic",
+        holds=lambda spec: (
+            spec.elastic is None or spec.parallelism.strategy != "single" or spec.elastic.max_nodes == 1
+        ),
+        cel="!has(self.elastic) || self.parallelism.strategy != 'single' || self.elastic.maxNodes == 1",
+        reads=("parallelism.strategy",),
+    ),
+    Rule(
+        scope="",
+        field="spares",
+        what="a pod without an agent cannot wait for its turn",
+        fix="use launcher.kind: agent, or set spares to 0",
+        holds=lambda spec: spec.spares == 0 or spec.launcher.kind == "agent",
+        cel="self.spares == 0 || self.launcher.kind == 'agent'",
+        reads=("launcher",),
+    ),
+    Rule(
+        scope="",
+        field="spares",
+        what=f"nodes and spares together are more than {MAX_NODES} pods",
+        fix="use fewer",
+        holds=lambda spec: (spec.nodes if spec.elastic is None else spec.elastic.max_nodes) + spec.spares <= MAX_NODES,
+        cel=f"(has(self.elastic) ? self.elastic.maxNodes : self.nodes) + self.spares <= {MAX_NODES}",
+        reads=("nodes", "elastic"),
     ),
     Rule(
         scope="checkpoint.interval",

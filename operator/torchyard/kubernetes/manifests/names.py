@@ -4,9 +4,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from torchyard.api.names import JOB_LABEL
+
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "torchyard"
-JOB = "torchyard.dev/job"
+JOB = JOB_LABEL
 JOB_UID = "torchyard.dev/job-uid"
 INDEX = "torchyard.dev/index"
 INCARNATION = "torchyard.dev/incarnation"
