@@ -28,9 +28,9 @@ class Elastic(Model, frozen=True, kw_only=True):
 
     min_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Fewest nodes with which a round may open.")]
     max_nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Most nodes that the job may be scaled to.")]
-    wait: Annotated[
-        Duration, doc("How long a start waits for missing pods, once minNodes of them run.")
-    ] = Duration.default("30s")
+    wait: Annotated[Duration, doc("How long a start waits for missing pods, once minNodes of them run.")] = (
+        Duration.default("30s")
+    )
     patience: Annotated[
         Duration, doc("How long the gang waits after a failure for pods that are missing, before it trains with fewer.")
     ] = Duration.default("60s")

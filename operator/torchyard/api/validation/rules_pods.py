@@ -379,9 +379,7 @@ RELIABILITY: tuple[Rule, ...] = (
         field="elastic",
         what="strategy single requires exactly one process",
         fix="use parallelism.strategy auto, ddp, fsdp or hsdp, or remove elastic",
-        holds=lambda spec: (
-            spec.elastic is None or spec.parallelism.strategy != "single" or spec.elastic.max_nodes == 1
-        ),
+        holds=lambda spec: spec.elastic is None or spec.parallelism.strategy != "single" or spec.elastic.max_nodes == 1,
         cel="!has(self.elastic) || self.parallelism.strategy != 'single' || self.elastic.maxNodes == 1",
         reads=("parallelism.strategy",),
     ),
