@@ -20,7 +20,7 @@ def elastic(nodes=4, **spec) -> World:
 
 
 def live(world: World, seconds: float, *, every: float = 5.0, save: bool = True, total: int = 10_000) -> None:
-    """Let a healthy cluster live: pods come, rounds open, steps are made."""
+    """Run a healthy cluster for a while: pods come, rounds open, steps are made."""
     end = world.now + seconds
     while world.now < end:
         world.settle()

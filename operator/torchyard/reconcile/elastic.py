@@ -1,6 +1,6 @@
 """The size of a gang that may differ from `spec.nodes`: elastic gangs, and spares that take the place of lost pods.
 
-A round seats the pods that are ready, in the order of their indices; the other pods of the gang wait. Three sizes:
+The members of a round are pods that are ready, in the order of their indices; other pods wait. Three sizes:
 
 - `spec.nodes` members are what the gang wants;
 - an elastic gang trains with fewer once it has waited, down to `spec.elastic.minNodes`;
@@ -37,7 +37,7 @@ class Resize(Struct, frozen=True, kw_only=True):
     due: float | None = None
 
 
-def seats(view: View, ready: list[tuple[Pod, Agent]]) -> list[tuple[Pod, Agent]]:
+def next_members(view: View, ready: list[tuple[Pod, Agent]]) -> list[tuple[Pod, Agent]]:
     """Return the members of the next round in rank order: former members come first, since they are warm."""
     former = set(view.job.status.rendezvous.members)
     chosen = sorted(ready, key=lambda each: (each[0].uid not in former, each[0].index))[: view.job.spec.nodes]
@@ -77,9 +77,9 @@ def resize(seen: Observed, status: TrainingJobStatus) -> Resize:
     size = min(spec.nodes, members + sum(_waits(view, status, pod) for pod in seen.active.values()))
     if size <= members:
         return Resize()
-    due = since(status.attempts[-1].start_time, view.now) + spec.elastic.cooldown
-    if view.now < due:
-        return Resize(due=due)
+    cooled = since(status.attempts[-1].start_time, view.now) + spec.elastic.cooldown
+    if view.now < cooled:
+        return Resize(due=cooled)
     worth, due = _worth(view, status, members, size)
     if not worth or not _may_stop(seen, status, forced=False):
         return Resize(due=due)

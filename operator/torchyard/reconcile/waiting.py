@@ -52,7 +52,7 @@ def barrier(seen: Observed, status: TrainingJobStatus) -> Barrier:
             waiting.append(missing)
     if not seen.view.job.spec.flexible:
         return Barrier(ready=tuple(ready), waiting=tuple(waiting))
-    members = tuple(elastic.seats(seen.view, ready))
+    members = tuple(elastic.next_members(seen.view, ready))
     due = elastic.smaller_due(seen.view, status, ready)
     if len(members) == seen.view.job.spec.nodes or (due is not None and seen.view.now >= due):
         return Barrier(ready=members, waiting=())
