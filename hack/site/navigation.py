@@ -15,6 +15,7 @@ NAVIGATION: list[dict[str, Any]] = [
             {"Vision, language and reinforcement": "vision-language-rl.md"},
             {"Sweeps": "sweeps.md"},
             {"Gang schedulers": "schedulers.md"},
+            {"Elastic gangs and spares": "elastic.md"},
             {"Check jobs before they run": "validation.md"},
             {"GitOps": "gitops.md"},
         ]

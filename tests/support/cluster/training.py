@@ -34,20 +34,28 @@ class Training:
         steps: it makes in all.
         trainer: what trains; default: a small CVRP.
         code: files of Python that it imports, by name.
+        spec: further fields.
     """
 
     def __init__(
-        self, jobs: Jobs, steps: int = STEPS, *, trainer: dict | None = None, code: dict[str, str] | None = None
+        self,
+        jobs: Jobs,
+        steps: int = STEPS,
+        *,
+        trainer: dict | None = None,
+        code: dict[str, str] | None = None,
+        **spec: Any,
     ) -> None:
+        self.spec = {**SPEC, **spec}
         self.jobs, self.name, self.steps = jobs, "job", steps
         self.code = {"patient.py": PAUSES} if trainer is None else code
         self.trainer = trainer or {"name": "patient:Patient", "params": {**SMALL, "steps": steps}}
 
     async def start(self) -> "Training":
         await self.jobs.make("persistentvolumeclaims", "runs", spec=CLAIM)
-        spec = SPEC
+        spec = self.spec
         if self.code:
-            spec = {**SPEC, **await mounted(self.jobs, self.code)}
+            spec = {**spec, **await mounted(self.jobs, self.code)}
         await self.jobs.submit(self.name, trainer=self.trainer, **spec)
         return self
 
