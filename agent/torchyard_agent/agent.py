@@ -107,7 +107,7 @@ class Agent:
         kind = classify(settings.command, interpreter)
         warm_env = zygote_environment(env, procs)
         self.warm = WarmStart(kind, warm_env, settings.preload, wanted=settings.warm_start, inherited=settings.zygote)
-        self.workers = Workers(settings, kind, env, procs, self.warm, recording=self.recording)
+        self.workers = Workers(settings, kind, env, procs, self.warm, recording=self.recording, gpus=self.gpus.health)
         self.sync = Sync(settings.operator_url, settings.token_file, settings.ca_file, self.instance, self.wakeup.wake)
         self._publish()
         self.sync.start()
@@ -250,7 +250,8 @@ class Agent:
 
     def _notices(self) -> List[str]:
         gpus = self.gpus.notice if self.settings.gpus else None
-        return [*filter(None, (gpus, self.warm.notice)), *notices(self.settings.run_dir), *self.notices]
+        broken = self.gpus.health.notices() if self.settings.gpus else []
+        return [*filter(None, (gpus, self.warm.notice)), *broken, *notices(self.settings.run_dir), *self.notices]
 
     def _publish(self) -> None:
         document = self._document()

@@ -1,10 +1,10 @@
-"""A gang that loses nodes trains on, grows back and is scaled, by the real scheduler, and learns the very same weights."""
+"""A gang that loses a node trains on, grows back and is scaled, with the real scheduler."""
 
 import json
 
 from tests.support.cluster.jobs import Jobs
 from tests.support.cluster.operators import until
-from tests.support.cluster.training import SMALL, SPEC, Training
+from tests.support.cluster.training import Training
 
 from torchyard.kubernetes.client.api import MERGE_PATCH
 

@@ -7,6 +7,8 @@ import os
 import threading
 from typing import Any, Callable, Dict, List, Optional
 
+from torchyard_agent.telemetry.gpu_health import GpuHealth
+
 _INTERVAL = 5.0
 
 
@@ -15,6 +17,7 @@ class Gpus:
 
     def __init__(self) -> None:
         self.notice: Optional[str] = None
+        self.health = GpuHealth()
         self._nvml: Any = None
         self._handles: List[Any] = []
         self._latest: List[Dict[str, Any]] = []
@@ -36,11 +39,13 @@ class Gpus:
             self.notice = "no NVIDIA driver: GPU metrics are off" if missing else f"NVML: {error}: GPU metrics are off"
             return
         self._read()
+        self.health.start(self._nvml, {gpu["index"]: self._handles[gpu["index"]] for gpu in self._latest})
         threading.Thread(target=self._run, name="nvml", daemon=True).start()
 
     def stop(self) -> None:
         """Stop reading."""
         self._stop.set()
+        self.health.stop()
 
     def latest(self) -> List[Dict[str, Any]]:
         """Return the newest readings, a dictionary for each GPU; what a GPU does not support is left out."""
@@ -57,6 +62,8 @@ class Gpus:
     def _read(self) -> None:
         found = [self._one(index, handle) for index, handle in enumerate(self._handles)]
         self._latest = visible(found, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        for gpu in self._latest:
+            self.health.read(gpu["index"], self._handles[gpu["index"]])
 
     def _one(self, index: int, handle: Any) -> Dict[str, Any]:
         nvml = self._nvml

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Sequence, Set
 
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import head, is_text, read_json, try_write_json, write_json
 from torchyard_agent.settings import Settings
 from torchyard_agent.telemetry.curves import Axis, Curves
 from torchyard_agent.telemetry.digest import digest
+from torchyard_agent.telemetry.gpu_health import Fault
 from torchyard_agent.telemetry.hang_detector import HangDetector, Hung, find_hung_rank
 from torchyard_agent.telemetry.logs import NO_PATTERNS, RankLog
 from torchyard_agent.telemetry.memory import Memory
@@ -106,6 +107,8 @@ class RoundRun:
         self.kill_deadline: Optional[float] = None
         self._next_look = 0.0
         self.hung: Optional[Hung] = None
+        self.began = time.time()
+        self.fault: Optional[Fault] = None  # of a GPU, for which the round ended or which explains its end
         self.standstill = HangDetector(settings.stall_seconds)
         _clean(settings.run_dir)
         self._patterns = Patterns(settings.patterns) if settings.patterns else NO_PATTERNS
@@ -256,10 +259,12 @@ class RoundRun:
                 return f"no space is left on the disk of {folder}: {what} ({failure.describe(code)})"
         return f"the launcher ended before the workers did: {failure.describe(code)}"
 
-    def ended(self, status: int) -> Dict[str, Any]:
-        """Return `exit` of the protocol: how the round ended here. `status` is the launcher's, negative for a signal.
+    def ended(self, status: int, gpu_errors: Sequence[str] = ()) -> Dict[str, Any]:
+        """Return `exit` of the protocol: how the round ended here. Call `follow(last=True)` before.
 
-        Call `follow(last=True)` before.
+        Args:
+            status: exit status of the launcher, negative for a signal.
+            gpu_errors: sentences about errors of the program that a driver has reported.
         """
         if self._curves is not None:
             self._curves.close()
@@ -271,7 +276,9 @@ class RoundRun:
         saved = self.saved()
         after = bool(self.signalled) and (cause is None or cause["time"] >= self.save_asked)
         asked = saved or after or (self.asked and not (cause and cause["code"] != ExitCode.PREEMPTED))
-        if self.hung is not None:
+        if self.fault is not None and not saved and (self.fault.fatal or (code and not asked)):
+            code, cause, asked = ExitCode.HARDWARE, self._record_of_gpu(self.fault), False
+        elif self.hung is not None:
             code, cause, asked = ExitCode.HUNG, self._record_of(self.hung), False
         elif code and saved:
             code, cause = ExitCode.PREEMPTED, None
@@ -284,6 +291,9 @@ class RoundRun:
             code = 1
             cause = self._own_record(code, f"the workers exited with 0 without writing {self.settings.completion_file}")
         cause = cause and self._completed(cause)
+        if cause and gpu_errors and code != ExitCode.HARDWARE:
+            said = "; ".join(filter(None, (cause["message"], *gpu_errors[:2])))
+            cause = failure.bounded({**cause, "message": said, "exitCodeOnly": False})
         return {
             "round": self.number,
             "code": code,
@@ -328,6 +338,18 @@ class RoundRun:
         }
         return failure.record(
             rank=rank, local_rank=local_rank, pid=pid, code=ExitCode.HUNG, time=time.time(), found=found
+        )
+
+    def _record_of_gpu(self, fault: Fault) -> Dict[str, Any]:
+        local_rank = fault.gpu if 0 <= fault.gpu < len(self.ranks) else 0
+        found = {"code": ExitCode.HARDWARE, "message": fault.message, "secondary": False}
+        return failure.record(
+            rank=self.ranks[local_rank],
+            local_rank=local_rank,
+            pid=self.launcher,
+            code=ExitCode.HARDWARE,
+            time=fault.time,
+            found=found,
         )
 
     def _completed(self, cause: Dict[str, Any]) -> Dict[str, Any]:

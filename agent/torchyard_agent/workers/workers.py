@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional
 
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.settings import Settings
+from torchyard_agent.telemetry.gpu_health import GpuHealth
 from torchyard_agent.telemetry.log_forwarder import LogForwarder
 from torchyard_agent.telemetry.logs import bound_stderr
 from torchyard_agent.workers import failure
@@ -40,6 +41,7 @@ class Workers:
         procs: local world size where a command does not say it.
         warm: the state of warm start.
         recording: of the environment of rounds.
+        gpus: the health of the GPUs of this pod.
 
     Attributes:
         round: the current round; None between rounds. The HTTP thread also reads it.
@@ -47,10 +49,18 @@ class Workers:
     """
 
     def __init__(
-        self, settings: Settings, kind: Any, env: Dict[str, str], procs: int, warm: WarmStart, *, recording: Recording
+        self,
+        settings: Settings,
+        kind: Any,
+        env: Dict[str, str],
+        procs: int,
+        warm: WarmStart,
+        *,
+        recording: Recording,
+        gpus: GpuHealth,
     ) -> None:
         self.settings, self.kind, self.env, self.procs, self.warm = settings, kind, env, procs, warm
-        self.recording = recording
+        self.recording, self._gpus = recording, gpus
         self.round: Optional[RoundRun] = None
         self.exit: Optional[Dict[str, Any]] = None
         self.port = ReservedPort()
@@ -97,6 +107,11 @@ class Workers:
                 return False
             self._ended(run, self._statuses.pop(run.launcher))
             return True
+        fault = self._gpus.fault_since(run.began)
+        if fault is not None and fault.fatal and run.fault is None and run.kill_deadline is None:
+            run.fault = fault
+            logger.warning("round %d: %s", run.number, fault.message)
+            self.stop(now)
         if run.hangs(now):
             logger.warning("round %d: %s", run.number, run.hung.message if run.hung else "")
             self.stop(now)
@@ -180,7 +195,8 @@ class Workers:
         left = kill_descendants(os.getpid(), self.warm.pids())
         for rank, lines in run.follow(last=True).items():
             self._echo.say(rank, lines)
-        self.exit = run.ended(status)
+        run.fault = run.fault or self._gpus.fault_since(run.began)
+        self.exit = run.ended(status, self._gpus.program_errors_since(run.began))
         self._last_reports = run.reports.all()
         if self.exit["code"] != 0:  # another round may follow
             self.warm.prepare_for_optimizers(run.reports.all)
