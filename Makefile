@@ -21,8 +21,12 @@ TIMES := build/times
 STAT := test ! -e /proc/stat || cp /proc/stat
 # Four at a time, since most of them wait for the cluster; then, one after the other, those that break or change all of it.
 CLUSTER_TESTS := $(SHELL) -c 'failed=0; \
-  $(BIN)/pytest -q -n 4 --dist worksteal --junit-xml=$(TIMES)/cluster.xml -m "not alone" tests/cluster tests/chart || failed=$$?; \
-  $(BIN)/pytest -q --junit-xml=$(TIMES)/alone.xml -m alone tests/cluster || failed=$$?; exit $$failed'
+  $(BIN)/pytest -q -n 4 --dist worksteal --junit-xml=$(TIMES)/cluster.xml -m "not alone and not schedulers" \
+    tests/cluster tests/chart || failed=$$?; \
+  $(BIN)/pytest -q --junit-xml=$(TIMES)/alone.xml -m "alone and not schedulers" tests/cluster || failed=$$?; exit $$failed'
+# Gang schedulers that the test bed can compile and install, and their tests, one after the other: queues are of the cluster.
+ALL_SCHEDULERS := kueue,volcano,coscheduling
+SCHEDULER_TESTS := $(BIN)/pytest -q --junit-xml=$(TIMES)/schedulers.xml -m schedulers tests/cluster/schedulers
 # Seeds of each workload that must learn. With several, each test keeps all cores busy by itself.
 export SEEDS ?= 1
 LEARNERS := $(if $(filter 1,$(SEEDS)),$(PARALLEL) --dist worksteal)
@@ -67,7 +71,8 @@ in-sight:
 	  $(MAKE) --no-print-directory beside-learning test-unit || code=$$?; exit $$code
 
 beside-cluster:
-	@$(MAKE) --no-print-directory test-cluster-if-built >build/test-cluster.log 2>&1
+	@code=0; { $(MAKE) --no-print-directory test-cluster-if-built || code=$$?; \
+	  $(MAKE) --no-print-directory test-schedulers-if-built || code=$$?; } >build/test-cluster.log 2>&1; exit $$code
 
 beside-learning:
 	@$(MAKE) --no-print-directory test-learning >build/test-learning.log 2>&1
@@ -98,6 +103,13 @@ test-times: $(INSTALLED) ## print where the time of the last test run went, by t
 test-cluster: $(INSTALLED) ## a real cluster: Helm, containers, faults; the one of KUBECONFIG, or kind on this machine
 	@$(PYTHON) hack/kind with $(CLUSTER_TESTS)
 
+test-schedulers: $(INSTALLED) ## gang schedulers and queues on that cluster: Kueue, Volcano, coscheduling, native
+	@SCHEDULERS="$(or $(SCHEDULERS),$(ALL_SCHEDULERS))" $(PYTHON) hack/kind with $(SCHEDULER_TESTS)
+
+test-schedulers-if-built: $(INSTALLED)
+	@SCHEDULERS=built $(PYTHON) hack/kind with --if-built $(SCHEDULER_TESTS) || { code=$$?; [ $$code -eq 77 ] || exit $$code; \
+	  echo "all tests of gang schedulers are skipped: 'make kind-up SCHEDULERS=$(ALL_SCHEDULERS)' builds these once"; }
+
 faults: $(INSTALLED) ## all fault plans against the operator on that cluster; PLANS="--only REGEX" some of them
 	@$(PYTHON) hack/kind with $(BIN)/python -m tests.cluster.plans $(PLANS)
 
@@ -106,8 +118,8 @@ test-cluster-if-built: $(INSTALLED)
 	@$(PYTHON) hack/kind with --if-built $(CLUSTER_TESTS) || { code=$$?; [ $$code -eq 77 ] || exit $$code; \
 	  echo "all cluster tests are skipped: 'make kind-up' builds a cluster once (docs/testbed.md), or set KUBECONFIG"; }
 
-kind-up: ## a kind cluster of three nodes on this machine, with everything it needs (docs/testbed.md)
-	@$(PYTHON) hack/kind up
+kind-up: ## a kind cluster of three nodes on this machine (docs/testbed.md); SCHEDULERS=kueue,volcano,coscheduling adds these
+	@SCHEDULERS="$(SCHEDULERS)" $(PYTHON) hack/kind up
 
 kind-images: ## build our images from the working tree and load what changed into that cluster
 	@$(PYTHON) hack/kind images
@@ -163,4 +175,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit scan release docs generate lock format clean
+.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-schedulers test-schedulers-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit scan release docs generate lock format clean

@@ -7,6 +7,7 @@ import sys
 
 import cluster
 import docker
+import gang_schedulers
 import images
 from binaries import SCHEDULERS, TOOLS, programs
 from cache import lock
@@ -15,9 +16,15 @@ from shell import SKIP, Unavailable, say
 
 
 def up() -> None:
-    """Bring up Docker if nothing answers, the programs, the node image, the cluster."""
+    """Bring up Docker if nothing answers, the programs, the node image, the cluster, the gang schedulers of SCHEDULERS.
+
+    SCHEDULERS=built: those whose programs are in the cache.
+    """
+    text = os.environ.get("SCHEDULERS", "")
+    chosen = gang_schedulers.built() if text == "built" else gang_schedulers.names(text)
     docker.connect()
     cluster.up()
+    gang_schedulers.install(chosen, cluster.NODES[0], cluster.kubectl)
 
 
 def load() -> None:
@@ -66,7 +73,8 @@ def run(argv: list[str]) -> int:
             env()
         case ["program", name] if name in TOOLS | SCHEDULERS:
             with lock():
-                print(programs((TOOLS | SCHEDULERS)[name]) / name)
+                folder = programs((TOOLS | SCHEDULERS)[name])
+                print(folder / name if (folder / name).exists() else folder)
         case ["demo"]:
             with lock():
                 up()
@@ -75,6 +83,8 @@ def run(argv: list[str]) -> int:
         case ["with", "--if-built", _, *_]:
             if not (os.environ.get("KUBECONFIG") or cluster.is_built()):
                 raise Unavailable("it was not built yet, which `make kind-up` does once, in up to 20 minutes")
+            if os.environ.get("SCHEDULERS") == "built" and not gang_schedulers.built():
+                raise Unavailable("no gang scheduler was built yet, which `make test-schedulers` does once")
             return with_cluster(argv[2:])
         case ["with", _, *_]:
             return with_cluster(argv[1:])

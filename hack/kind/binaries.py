@@ -41,7 +41,22 @@ TOOLS = {
 }
 
 # Gang schedulers and queues, whose contracts are tried on the real programs.
-SCHEDULERS = {"kueue": Family("kueue", ("sigs.k8s.io/kueue/cmd/kueue",), "7 min")}
+SCHEDULERS = {
+    "kueue": Family(
+        "kueue",
+        ("sigs.k8s.io/kueue/cmd/kueue",),
+        "7 min",
+        ldflags="-s -w -X sigs.k8s.io/kueue/pkg/version.GitVersion=v0.19.2",
+    ),
+    "volcano": Family(
+        "volcano", ("volcano.sh/volcano/cmd/scheduler", "volcano.sh/volcano/cmd/controller-manager"), "6 min"
+    ),
+    "coscheduling": Family(
+        "coscheduling",
+        ("sigs.k8s.io/scheduler-plugins/cmd/scheduler", "sigs.k8s.io/scheduler-plugins/cmd/controller"),
+        "7 min",
+    ),
+}
 
 # What a node image is made of.
 KUBE_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubeadm", "kubelet")
@@ -69,8 +84,13 @@ NODE = {
 }
 
 
-def programs(family: Family) -> Path:
-    """A folder with the family's programs, compiled if the cache has none from these very inputs."""
+def programs(family: Family, *, compile_missing: bool = True) -> Path:
+    """Return a folder with the family's programs, compiled if the cache has none from these very inputs.
+
+    Args:
+        family: programs of one Go module.
+        compile_missing: False: return the path even if nothing is there.
+    """
     source = HERE / "go" / family.folder
     name = family.packages[0].rpartition("/")[2] if len(family.packages) == 1 else family.folder
     name = family.folder if name in (".", "v3") else name
@@ -84,7 +104,8 @@ def programs(family: Family) -> Path:
         with step(f"compiling {name}", usual=f"{family.usual} on two cores, seconds with Go's own cache"):
             run("nice", *argv, f"{target}/", *family.packages, env=environment, cwd=source)
 
-    return built(KIND / "programs" / f"{name}-{inputs}", build)
+    folder = KIND / "programs" / f"{name}-{inputs}"
+    return built(folder, build) if compile_missing else folder
 
 
 def go() -> Path:
@@ -126,4 +147,11 @@ def _go_lines() -> list[str]:
 
 def kind_module() -> Path:
     """The source of the kind that we compile: its entrypoint and units make our node image a kind node."""
-    return Path(run(go(), "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kind", cwd=HERE / "go" / "kind").strip())
+    return source_of(TOOLS["kind"], "sigs.k8s.io/kind")
+
+
+def source_of(family: Family, module: str) -> Path:
+    """Return the folder with the source of a Go module that a family is compiled from."""
+    source = HERE / "go" / family.folder
+    run(go(), "mod", "download", module, env={"GOWORK": "off"}, cwd=source)  # programs may come from another's cache
+    return Path(run(go(), "list", "-m", "-f", "{{.Dir}}", module, cwd=source).strip())

@@ -166,8 +166,8 @@ class Lane:
 
 
 @contextlib.asynccontextmanager
-async def lane(api: Api, node: str, tls: Path, folder: Path) -> AsyncIterator[Lane]:
-    """A lane of its own, with one operator that is ready."""
+async def lane(api: Api, node: str, tls: Path, folder: Path, flags: tuple[str, ...] = ()) -> AsyncIterator[Lane]:
+    """A lane of its own, with one operator that is ready. `flags`: further ones of its operators."""
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 -- nothing else runs now
     async with contextlib.AsyncExitStack() as stack:
         namespace = await stack.enter_async_context(fresh_namespace(api))
@@ -177,7 +177,8 @@ async def lane(api: Api, node: str, tls: Path, folder: Path) -> AsyncIterator[La
         for name in NAMES:
             proxies.append(await stack.enter_async_context(FaultProxy(api, name).listening()))
             way = proxies[-1].kubeconfig(folder / name, namespace)
-            there.append(make(folder, namespace, tls=tls, address="127.0.0.1", name=name, pod=name, kubeconfig=way))
+            made = make(folder, namespace, tls=tls, address="127.0.0.1", name=name, pod=name, kubeconfig=way, flags=flags)
+            there.append(made)
             await jobs.make("pods", name, spec=UNPLACED)
         kubelet = Kubelet(api, namespace, node=node, intake=_intake(there[0]), authority=tls / "ca.crt")
         one = Lane(api, jobs, proxies, there, kubelet)
