@@ -226,9 +226,7 @@ def _kueue_webhooks(described: str, authority: str) -> list[Manifest]:
     for each in configurations:
         each["metadata"] = {"name": f"kueue-{each['metadata']['name']}"}
         each["webhooks"] = [
-            webhook
-            for webhook in each["webhooks"]
-            if webhook["rules"][0]["apiGroups"] == ["kueue.x-k8s.io"]
+            webhook for webhook in each["webhooks"] if webhook["rules"][0]["apiGroups"] == ["kueue.x-k8s.io"]
         ]
         for webhook in each["webhooks"]:
             path = webhook["clientConfig"]["service"]["path"]

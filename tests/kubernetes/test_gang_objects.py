@@ -167,5 +167,5 @@ async def test_nodes_are_news_only_if_pods_might_fit_differently():
         await until(lambda: followed.sources == ["coscheduling"] * 2)  # it is usable, and the first node is known
         server.put("/api/v1/nodes/n", node | {"status": {"allocatable": {"cpu": "4"}, "conditions": []}})
         server.put("/api/v1/nodes/m", node | {"metadata": {"name": "m", "uid": "m"}})
-        await until(lambda: len(followed.objects.sources(Coscheduling())["nodes"]) == 2)
+        await until(lambda: len(followed.objects.sources(Coscheduling(), NAMESPACE)["nodes"]) == 2)
         assert followed.sources == ["coscheduling"] * 3

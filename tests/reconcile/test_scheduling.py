@@ -9,10 +9,12 @@ from torchyard.api.spec_placement import Scheduling
 from torchyard.reconcile import scheduling
 from torchyard.reconcile.actions import CreatePod, WriteStatus
 from torchyard.reconcile.plan import plan
+from torchyard.schedulers.kueue import LOCAL_QUEUE, Kueue
 from torchyard.schedulers.protocol import (
     Admission,
     CreateObject,
     DeleteObject,
+    GangObject,
     Kind,
     PatchObject,
     PodChanges,
@@ -30,6 +32,7 @@ class Permits:
     sources = rights = ()
     places_together = True
     queues = "none"
+    queue_kind = None
 
     def ask(self, gang):
         return ensure(gang, {"pods": gang.job.spec.nodes})
@@ -173,6 +176,17 @@ def test_a_scheduler_that_is_not_there_is_waited_for_by_name():
     w.scheduler = Volcano()
     w.settle()
     assert len(w.pods) == 2
+
+
+def test_a_queue_that_is_created_later_is_used():
+    w = World(2, scheduling=Scheduling(queue="research"))
+    w.scheduler = Kueue()
+    w.settle()
+    assert (w.status.state, w.status.reason) == ("Queued", "QueueNotFound")
+    assert "the namespace has no LocalQueue of kueue of this name" in w.status.message
+    w.sources = {"localqueues": (GangObject(kind=LOCAL_QUEUE, name="research", uid="q"),)}
+    w.settle()
+    assert (w.status.gang.enforced_by, len(w.objects), w.status.reason) == ("kueue", 1, "WaitingInQueue")
 
 
 def test_a_choice_stays_until_the_job_is_at_rest():

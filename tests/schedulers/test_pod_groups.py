@@ -163,11 +163,33 @@ ON = switched_on(["native", "volcano"])
 )
 def test_which_scheduler_a_job_gets(scheduling, before, served, name, missing):
     kinds = {each.name: each.kinds[0] for each in ON if each.name in served}
-    request = choose(Scheduling(**scheduling), before, ON, kinds)
+    request = choose(Scheduling(**scheduling), before, ON, kinds, {})
     assert request.name == name
     assert missing in request.missing
     assert bool(missing) == bool(request.missing)
     assert (request.kind is not None) == (name in kinds)
+
+
+@pytest.mark.parametrize(
+    ("before", "queues", "name", "known", "missing"),
+    [
+        ("", {"kueue": ["q", "other"]}, "kueue", True, ""),
+        ("", {}, "kueue", False, ""),
+        ("", {"kueue": ["other"]}, "torchyard", True, "queue q: the namespace has no LocalQueue of kueue of this name"),
+        ("kueue", {"kueue": []}, "kueue", True, ""),
+    ],
+    ids=["it exists", "not listed yet", "it does not exist", "deleted since"],
+)
+def test_a_queue_of_kueue_is_looked_up_before_kueue_is_chosen(before, queues, name, known, missing):
+    on = switched_on(["native", "kueue"])
+    request = choose(Scheduling(queue="q"), before, on, {each.name: each.kinds[0] for each in on}, queues)
+    assert (request.name, request.known, bool(request.missing)) == (name, known, bool(missing))
+    assert missing in request.missing
+    if missing:
+        assert request.reason == "QueueNotFound"
+        with_volcano = (*on, *switched_on(["volcano"]))
+        served = {each.name: each.kinds[0] for each in with_volcano}
+        assert choose(Scheduling(queue="q"), before, with_volcano, served, queues).name == "volcano"
 
 
 @pytest.mark.parametrize(

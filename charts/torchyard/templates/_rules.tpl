@@ -31,6 +31,9 @@
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads/status]
   verbs: [patch]
+- apiGroups: [kueue.x-k8s.io]
+  resources: [localqueues]
+  verbs: [list, watch]
 {{- end }}
 {{- if .native }}
 - apiGroups: [scheduling.k8s.io]

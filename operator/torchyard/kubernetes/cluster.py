@@ -35,7 +35,7 @@ from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key, NameTaken, Refused, Unavailable
 from torchyard.reconcile.scheduling import enforced_by
-from torchyard.schedulers.none import NOTHING, choose
+from torchyard.schedulers.none import BY_OPERATOR, NOTHING, choose
 from torchyard.schedulers.protocol import Change, Request, Scheduler
 
 CONFIRM_SECONDS = 5.0
@@ -152,12 +152,13 @@ class KubeCluster:
 
     def scheduling(self, job: TrainingJob) -> Request:
         """Return the gang scheduler of the job, and its objects as they are in the cache."""
-        objects = self.gang_objects
+        objects, namespace = self.gang_objects, job.metadata.namespace
         request = choose(
             job.spec.scheduling,
             enforced_by(job.status),
             objects.schedulers,
             objects.served,
+            objects.queues(namespace),
             elastic=job.spec.elastic is not None,
         )
         if not objects.discovered.is_set() and request.name != NOTHING.name:
@@ -166,9 +167,9 @@ class KubeCluster:
             return request
         return msgspec.structs.replace(
             request,
-            known=objects.known(request.scheduler),
+            known=request.known and objects.known(request.scheduler),
             objects=objects.of(job.metadata.uid),
-            sources=objects.sources(request.scheduler),
+            sources=objects.sources(request.scheduler, namespace),
             template=pod_template(job, self.site),
         )
 
@@ -368,8 +369,9 @@ class KubeCluster:
     def _source_changed(self, scheduler: str) -> None:
         """Notify the jobs of a scheduler that wait: it became usable, or what it places pods by has changed."""
         for job in self.jobs:
-            gang = job.status.gang
-            concerned = gang is None or (gang.enforced_by == scheduler and not gang.admitted)
+            gang, queue = job.status.gang, job.spec.scheduling.queue
+            chosen = gang is not None and (gang.enforced_by != BY_OPERATOR.name or queue is None)
+            concerned = gang is None or not chosen or (gang.enforced_by == scheduler and not gang.admitted)
             if concerned and not job.is_over:
                 self.jobs.notify(job.key, SOON_SECONDS)
 

@@ -20,7 +20,7 @@ def admission(view: View) -> Admission:
     """Return whether pods may exist now. What is not known yet stops nothing."""
     request = view.scheduling
     if request.missing:
-        return Admission(pods="keep", reason=Reason.SCHEDULER_UNAVAILABLE, evidence=request.missing)
+        return Admission(pods="keep", reason=request.reason, evidence=request.missing)
     if not request.known:
         return Admission(pods="keep", reason=Reason.WAITING_FOR_SCHEDULER, evidence="its objects are being listed")
     return request.scheduler.admission(_gang(view))

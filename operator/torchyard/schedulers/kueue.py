@@ -31,6 +31,7 @@ from torchyard.schedulers.protocol import (
 
 GROUP = "kueue.x-k8s.io"
 WORKLOAD = Kind(GROUP, "v1beta2", "Workload", "workloads")
+LOCAL_QUEUE = Kind(GROUP, "v1beta2", "LocalQueue", "localqueues")
 FLAVOR = Kind(GROUP, "v1beta2", "ResourceFlavor", "resourceflavors", namespaced=False)
 WORKLOAD_PRIORITY = Kind(GROUP, "v1beta2", "WorkloadPriorityClass", "workloadpriorityclasses", namespaced=False)
 POD_PRIORITY = Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)
@@ -70,10 +71,12 @@ class Kueue(Struct, frozen=True):
         Source(FLAVOR, ("metadata.name", "spec.nodeLabels", "spec.tolerations")),
         Source(WORKLOAD_PRIORITY, ("metadata.name", "value")),
         Source(POD_PRIORITY, ("metadata.name", "value")),
+        Source(LOCAL_QUEUE, ("metadata.name",)),
     )
     rights: ClassVar[tuple[Right, ...]] = (
         Right(GROUP, "workloads", ("list", "watch", "get", "create", "delete")),
         Right(GROUP, "workloads/status", ("patch",)),
+        Right(GROUP, LOCAL_QUEUE.plural, ("list", "watch")),
         *(
             Right(each.group, each.plural, ("list", "watch"), everywhere=True)
             for each in (FLAVOR, WORKLOAD_PRIORITY, POD_PRIORITY)
@@ -81,6 +84,7 @@ class Kueue(Struct, frozen=True):
     )
     places_together: ClassVar[bool] = False
     queues: ClassVar[Literal["required", "optional", "none"]] = "required"
+    queue_kind: ClassVar[Kind | None] = LOCAL_QUEUE
 
     def ask(self, gang: Gang) -> tuple[Change, ...]:
         """Create the Workload; one that is finished, although the job is not, is replaced."""

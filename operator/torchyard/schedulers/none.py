@@ -3,11 +3,12 @@
 Without one, pods are placed one by one, and the operator releases a gang that is only partly placed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+from torchyard.api.reasons import Reason
 from torchyard.api.spec_placement import Scheduling
 from torchyard.schedulers.protocol import (
     Admission,
@@ -32,6 +33,7 @@ class NoScheduler(Struct, frozen=True):
     rights: ClassVar[tuple[Right, ...]] = ()
     places_together: ClassVar[bool] = False
     queues: ClassVar[Literal["required", "optional", "none"]] = "none"
+    queue_kind: ClassVar[Kind | None] = None
 
     def ask(self, gang: Gang) -> tuple[Change, ...]:  # noqa: ARG002
         """Return nothing: pods are all that is needed."""
@@ -70,6 +72,7 @@ def choose(
     enforced_by: str,
     switched_on: Sequence[Scheduler],
     served: Mapping[str, Kind],
+    queues: Mapping[str, Collection[str]],
     *,
     elastic: bool = False,
 ) -> Request:
@@ -80,6 +83,8 @@ def choose(
         enforced_by: the choice that is in force, from the status; empty: none was made since the job was at rest.
         switched_on: the schedulers that this installation may use, the preferred one first.
         served: by name of the scheduler, the kind of its object that the API server has.
+        queues: by name of a scheduler that has a kind of queue, the queues that the job may name; a scheduler that is
+            not in it has not listed them yet.
         elastic: whether the number of pods may change.
     """
     if scheduling.gang == "none":
@@ -87,14 +92,18 @@ def choose(
     known = {each.name: each for each in switched_on}
     if scheduling.gang != "auto":
         return _named(scheduling.gang, known, served)
-    if enforced_by == BY_OPERATOR.name:
-        return _without(scheduling)
-    if enforced_by:
+    if enforced_by == BY_OPERATOR.name and scheduling.queue is None:
+        return _without(scheduling, ())
+    if enforced_by not in {"", BY_OPERATOR.name}:
         return _named(enforced_by, known, served)
-    for each in switched_on:
-        if each.name in served and _suits(each, scheduling, elastic=elastic):
-            return Request(name=each.name, scheduler=each, kind=served[each.name])
-    return _without(scheduling)
+    suitable = [each for each in switched_on if each.name in served and _suits(each, scheduling, elastic=elastic)]
+    for each in suitable:
+        kind = served[each.name]
+        if scheduling.queue is None or each.queue_kind is None or scheduling.queue in queues.get(each.name, ()):
+            return Request(name=each.name, scheduler=each, kind=kind)
+        if each.name not in queues:
+            return Request(name=each.name, scheduler=each, kind=kind, known=False)
+    return _without(scheduling, suitable)
 
 
 def _suits(scheduler: Scheduler, scheduling: Scheduling, *, elastic: bool) -> bool:
@@ -114,8 +123,14 @@ def _named(name: str, known: Mapping[str, Scheduler], served: Mapping[str, Kind]
     return Request(name=name, scheduler=scheduler, kind=served[name])
 
 
-def _without(scheduling: Scheduling) -> Request:
+def _without(scheduling: Scheduling, without_the_queue: Sequence[Scheduler]) -> Request:
+    """Return a request without a scheduler; a job that names a queue waits for it."""
     if scheduling.queue is None:
         return Request(name=BY_OPERATOR.name, scheduler=BY_OPERATOR)
-    why = f"spec.scheduling.queue {scheduling.queue}: no scheduler with queues is switched on and served"
-    return Request(name=BY_OPERATOR.name, scheduler=BY_OPERATOR, missing=why)
+    kinds = [f"{each.queue_kind.kind} of {each.name}" for each in without_the_queue if each.queue_kind is not None]
+    field = f"spec.scheduling.queue {scheduling.queue}"
+    if kinds:
+        why, reason = f"{field}: the namespace has no {' and no '.join(kinds)} of this name", Reason.QUEUE_NOT_FOUND
+    else:
+        why, reason = f"{field}: no scheduler with queues is switched on and served", Reason.SCHEDULER_UNAVAILABLE
+    return Request(name=BY_OPERATOR.name, scheduler=BY_OPERATOR, missing=why, reason=reason)

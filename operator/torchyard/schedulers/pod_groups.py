@@ -30,6 +30,7 @@ class PodGroups(Struct, frozen=True):
     sources: ClassVar[tuple[Source, ...]] = ()
     places_together: ClassVar[bool] = True
     queues: ClassVar[Literal["required", "optional", "none"]] = "none"
+    queue_kind: ClassVar[Kind | None] = None
 
     @abstractmethod
     def group(self, gang: Gang) -> Manifest:

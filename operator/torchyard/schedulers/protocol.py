@@ -56,7 +56,8 @@ class Right(Struct, frozen=True):
 class Source(Struct, frozen=True):
     """Objects of the cluster that a scheduler reads and that belong to no job, for instance nodes.
 
-    `fields`: paths of what is kept of each; other fields change too often and are large.
+    `fields`: paths of what is kept of each; other fields change too often and are large. Of a namespaced kind, a
+    scheduler reads those in the namespace of the job.
     """
 
     kind: Kind
@@ -169,6 +170,7 @@ class Request(Struct, frozen=True, kw_only=True):
         scheduler: the one in force.
         kind: of its objects, in the version that is served; None: it needs none, or it is missing.
         missing: why the scheduler that the job asks for cannot be used; empty: it can.
+        reason: of the job that waits because of `missing`.
         known: whether the objects have been listed: until then, their absence proves nothing.
         objects: of the job.
         sources: objects of the cluster, by the plural of their kind.
@@ -179,6 +181,7 @@ class Request(Struct, frozen=True, kw_only=True):
     scheduler: "Scheduler"
     kind: Kind | None = None
     missing: str = ""
+    reason: Reason = Reason.SCHEDULER_UNAVAILABLE
     known: bool = True
     objects: tuple[GangObject, ...] = ()
     sources: Mapping[str, tuple[GangObject, ...]] = field(default_factory=dict)
@@ -218,6 +221,7 @@ class Scheduler(Protocol):
         rights: what the operator needs beside its rights on jobs and pods.
         places_together: places all pods or none, so that the operator need not release a partly placed gang.
         queues: whether a queue is required, may be named, or does not exist.
+        queue_kind: of its queues, among `sources`; None: which queues exist is not known.
     """
 
     name: ClassVar[str]
@@ -226,6 +230,7 @@ class Scheduler(Protocol):
     rights: ClassVar[tuple[Right, ...]]
     places_together: ClassVar[bool]
     queues: ClassVar[Literal["required", "optional", "none"]]
+    queue_kind: ClassVar[Kind | None]
 
     def ask(self, gang: Gang) -> tuple[Change, ...]:
         """Return what to create or change so that the scheduler knows the gang as it is now."""

@@ -177,8 +177,8 @@ async def lane(api: Api, node: str, tls: Path, folder: Path, flags: tuple[str, .
         for name in NAMES:
             proxies.append(await stack.enter_async_context(FaultProxy(api, name).listening()))
             way = proxies[-1].kubeconfig(folder / name, namespace)
-            made = make(folder, namespace, tls=tls, address="127.0.0.1", name=name, pod=name, kubeconfig=way, flags=flags)
-            there.append(made)
+            here = {"tls": tls, "address": "127.0.0.1", "kubeconfig": way, "flags": flags}
+            there.append(make(folder, namespace, name=name, pod=name, **here))
             await jobs.make("pods", name, spec=UNPLACED)
         kubelet = Kubelet(api, namespace, node=node, intake=_intake(there[0]), authority=tls / "ca.crt")
         one = Lane(api, jobs, proxies, there, kubelet)

@@ -110,7 +110,8 @@ class World:
         before = enforced_by(self.job.status)
         on = [self.scheduler] if self.scheduler is not None else []
         served = {each.name: each.kinds[0] for each in on}
-        request = choose(self.job.spec.scheduling, before, on, served)
+        queues = {each.name: [queue.name for queue in self.sources.get("localqueues", ())] for each in on}
+        request = choose(self.job.spec.scheduling, before, on, served, queues)
         objects = tuple(self.objects.values()) if request.kind is not None else ()
         return replace(request, known=self.objects_known, objects=objects, sources=self.sources, template=TEMPLATE)
 

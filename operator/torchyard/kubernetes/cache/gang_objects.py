@@ -98,9 +98,17 @@ class GangObjects:
         kinds = [*([kind] if kind is not None else []), *(source.kind for source in scheduler.sources)]
         return all(each in self._informers and self._synced(each) for each in kinds)
 
-    def sources(self, scheduler: Scheduler) -> Mapping[str, tuple[GangObject, ...]]:
-        """Return the cluster's objects that a scheduler reads, by the plural of their kind."""
-        return {source.kind.plural: self._all(source.kind) for source in scheduler.sources}
+    def sources(self, scheduler: Scheduler, namespace: str) -> Mapping[str, tuple[GangObject, ...]]:
+        """Return the objects of the cluster and of a namespace that a scheduler reads, by the plural of their kind."""
+        return {source.kind.plural: self._all(source.kind, namespace) for source in scheduler.sources}
+
+    def queues(self, namespace: str) -> Mapping[str, frozenset[str]]:
+        """Return the names of the queues that jobs of a namespace may name, by scheduler, as far as they are listed."""
+        return {
+            each.name: frozenset(queue.name for queue in self._all(each.queue_kind, namespace))
+            for each in self.schedulers
+            if each.queue_kind is not None and each.queue_kind in self._informers and self._synced(each.queue_kind)
+        }
 
     def put(self, kind: Kind, namespace: str, answer: bytes) -> None:
         """Apply the answer to a write of our own."""
@@ -143,7 +151,7 @@ class GangObjects:
             self._follow(group, kind, [(name, self._make(path, read)) for name, path in paths.items()])
         for kind, readers in sources.items():
             if kind not in self._informers:
-                self._follow(group, kind, [self._make_source(kind, readers)])
+                self._follow(group, kind, self._make_source(kind, readers))
         for scheduler in self.schedulers:
             if scheduler.name in self.served and scheduler.name not in before:
                 group.create_task(self._announce(scheduler))
@@ -183,7 +191,7 @@ class GangObjects:
         of = dict[str, Any]
         return Informer(self._api, path, of=of, read=read, changed=self._take, selector=names.JOB_UID)
 
-    def _make_source(self, kind: Kind, readers: list[tuple[str, Source]]) -> tuple[str, "_Informer"]:
+    def _make_source(self, kind: Kind, readers: list[tuple[str, Source]]) -> list[tuple[str, "_Informer"]]:
         fields = tuple(dict.fromkeys(path for _, source in readers for path in source.fields))
 
         def changed(before: ObjectRecord | None, after: ObjectRecord | None) -> None:
@@ -192,7 +200,10 @@ class GangObjects:
                     self._source_changed(name)
 
         read = _source_reader(kind, fields)
-        return "", Informer(self._api, kind.path(), of=dict[str, Any], read=read, changed=changed)
+        return [
+            (name, Informer(self._api, kind.path(name), of=dict[str, Any], read=read, changed=changed))
+            for name in (self._namespaces if kind.namespaced else ("",))
+        ]
 
     def _take(self, before: ObjectRecord | None, after: ObjectRecord | None) -> None:
         for record in (before, after):
@@ -208,9 +219,14 @@ class GangObjects:
         if newest is not None:
             self._changed((newest.namespace, newest.job_name), 0.0)
 
-    def _all(self, kind: Kind) -> tuple[GangObject, ...]:
+    def _all(self, kind: Kind, namespace: str) -> tuple[GangObject, ...]:
         informers = self._informers.get(kind, {}).values()
-        return tuple(record.object for informer in informers for record in informer.objects.values())
+        return tuple(
+            record.object
+            for informer in informers
+            for record in informer.objects.values()
+            if record.namespace in {"", namespace}
+        )
 
     def _synced(self, kind: Kind) -> bool:
         return all(informer.synced.is_set() for informer in self._informers[kind].values())
