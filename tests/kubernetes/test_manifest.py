@@ -23,7 +23,7 @@ from torchyard.kubernetes.manifests import environment as files
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.manifests.environment import verbatim
 from torchyard.kubernetes.manifests.names import Site
-from torchyard.kubernetes.manifests.pod import images, pod
+from torchyard.kubernetes.manifests.pod import images, pod, template
 from torchyard.reconcile.actions import CreatePod
 from torchyard_agent.workers.environment import unpack
 
@@ -368,3 +368,17 @@ def test_a_pod_fills_no_more_of_its_nodes_disk_than_its_job_or_the_site_says(sit
         asked = each["resources"]
         assert asked.get("requests", {}).get("ephemeral-storage") == request_
         assert asked.get("limits", {}).get("ephemeral-storage") == limit
+
+
+def test_a_queue_is_asked_for_disk_only_if_the_job_asks_for_some():
+    site = msgspec.structs.replace(SITE, disk="100Gi")
+    for disk, expected in (
+        (None, {"cpu": "1"}),
+        ("0", {"cpu": "1"}),
+        ("5Gi", {"cpu": "1", "ephemeral-storage": "5Gi"}),
+    ):
+        resources = {"cpu": "1", **({"disk": disk} if disk else {})}
+        spec = {"trainer": {"name": "cvrp"}, "resources": resources}
+        job = read_job({"metadata": {"name": "cvrp", "uid": "u-1"}, "spec": spec})
+        (only,) = template(job, site)["spec"]["containers"]
+        assert only["resources"] == {"requests": expected, "limits": expected}

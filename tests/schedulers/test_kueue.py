@@ -179,6 +179,9 @@ def test_a_lost_pod_waits_for_quota_that_was_taken_back():
     [
         ("Pending", "insufficient unused quota for cpu in flavor spot, 2 more needed", "WaitingForQuota"),
         ("Pending", "insufficient quota for cpu in flavor spot, request > maximum capacity (4)", "ExceedsMaxQuota"),
+        ("Pending", "Workload no longer fits after processing another workload", "WaitingForQuota"),
+        ("Pending", "resource ephemeral-storage unavailable in ClusterQueue", "QueueMisconfigured"),
+        ("Inadmissible", "Workload namespace doesn't match ClusterQueue selector", "QueueMisconfigured"),
         ("Pending", "untolerated taint gpu in flavor spot", "NoMatchingFlavor"),
         ("Pending", "flavor spot doesn't match node affinity", "NoMatchingFlavor"),
         ("Pending", "flavor spot not found", "FlavorNotFound"),

@@ -55,9 +55,10 @@ REASONS = {
 SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = (
     (re.compile(r"Queue \S+ (doesn't exist|not found|is terminating or missing)"), Reason.QUEUE_NOT_FOUND),
     (re.compile(r"Queue \S+ is (stopped|inactive)"), Reason.QUEUE_STOPPED),
-    (re.compile(r"insufficient unused quota|reempt"), Reason.WAITING_FOR_QUOTA),
+    (re.compile(r"insufficient unused quota|no longer fits|reempt"), Reason.WAITING_FOR_QUOTA),
     (re.compile(r"maximum capacity"), Reason.EXCEEDS_MAX_QUOTA),
     (re.compile(r"flavor \S+ not found"), Reason.FLAVOR_NOT_FOUND),
+    (re.compile(r"resource \S+ unavailable in ClusterQueue|namespace doesn't match"), Reason.QUEUE_MISCONFIGURED),
     (re.compile(r"untolerated taint|doesn't match node affinity"), Reason.NO_MATCHING_FLAVOR),
 )
 

@@ -65,9 +65,16 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -
 
 
 def template(job: TrainingJob, site: Site) -> Manifest:
-    """Return what gang schedulers read of the pods, as a pod template: no program, environment, file or secret."""
+    """Return what gang schedulers read of the pods, as a pod template: no program, environment, file or secret.
+
+    It requests disk only if the job does: a queue without quota for a resource never admits a Workload that requests
+    it, and few queues have quota for disk.
+    """
     spec = job.spec
-    container = {"name": names.TRAINER, "resources": _resources(spec, site, gpus=spec.gpus_per_node)}
+    resources = _resources(spec, site, gpus=spec.gpus_per_node)
+    if not environment.first_above_zero(spec.resources.disk):
+        resources = {each: _without(amounts, names.DISK) for each, amounts in resources.items()}
+    container = {"name": names.TRAINER, "resources": resources}
     chosen: Manifest = {
         "tolerations": tolerations(spec, site),
         "affinity": affinity(job),
@@ -77,6 +84,10 @@ def template(job: TrainingJob, site: Site) -> Manifest:
     fields = {field: value for field, value in chosen.items() if value}
     labels: Manifest = {"metadata": {"labels": dict(spec.pod_labels)}} if spec.pod_labels else {}
     return labels | {"spec": {"restartPolicy": "Never", "containers": [container], **fields}}
+
+
+def _without(amounts: dict[str, str], resource: str) -> dict[str, str]:
+    return {name: quantity for name, quantity in amounts.items() if name != resource}
 
 
 def _metadata(job: TrainingJob, action: CreatePod, site: Site, provenance: str) -> Manifest:
