@@ -1,0 +1,19 @@
+"""Two gangs compete for room for one: with every scheduler, one runs and the other holds nothing until it may."""
+
+import contextlib
+
+import pytest
+from tests.support.cluster.gangs import queues
+
+RACES = 20
+WAKES_WITHIN = 5.0  # seconds, on a busy machine; benchmarks/gang_races.py measures it
+
+
+@pytest.mark.parametrize("gangs", ["kueue", "native", "volcano", "coscheduling"], indirect=True)
+async def test_never_is_a_gang_placed_in_part_and_nothing_is_left(api, gangs):
+    async with contextlib.AsyncExitStack() as stack:
+        if gangs.scheduler == "kueue":
+            await stack.enter_async_context(queues(api, gangs.lane))
+        waits = [await gangs.race(number) for number in range(RACES)]
+        await gangs.no_leak()
+    assert sorted(waits)[RACES // 2] < WAKES_WITHIN
