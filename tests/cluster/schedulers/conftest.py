@@ -31,5 +31,5 @@ async def gangs(api, certificates, tmp_path, request) -> AsyncIterator[Gangs]:
 @pytest.fixture
 async def team(api, gangs) -> AsyncIterator[Queues]:
     """The queues of Kueue for these gangs."""
-    async with queues(api, gangs.lane) as made:
+    async with queues(api, gangs.jobs.namespace, gangs.lane.kubelet.node) as made:
         yield made

@@ -13,7 +13,7 @@ WAKES_WITHIN = 5.0  # seconds, on a busy machine; benchmarks/gang_races.py measu
 async def test_never_is_a_gang_placed_in_part_and_nothing_is_left(api, gangs):
     async with contextlib.AsyncExitStack() as stack:
         if gangs.scheduler == "kueue":
-            await stack.enter_async_context(queues(api, gangs.lane))
+            await stack.enter_async_context(queues(api, gangs.jobs.namespace, gangs.lane.kubelet.node))
         waits = [await gangs.race(number) for number in range(RACES)]
         await gangs.no_leak()
     assert sorted(waits)[RACES // 2] < WAKES_WITHIN

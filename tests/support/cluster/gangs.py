@@ -155,9 +155,8 @@ class Queues:
         self.local = f"{KUEUE}/namespaces/{namespace}/localqueues"
 
     async def flavor(self, node: str) -> None:
-        """Create the flavor."""
-        tolerations = [{"key": LABEL, "operator": "Exists"}]
-        spec = {"nodeLabels": {LABEL: node}, "tolerations": tolerations}
+        """Create the flavor: the played node, or none."""
+        spec = {"nodeLabels": {LABEL: node}, "tolerations": [{"key": LABEL, "operator": "Exists"}]} if node else {}
         await self._make("resourceflavors", self.name, spec=spec)
 
     async def cluster_queue(self, memory: str = QUOTA, **spec: Any) -> None:
@@ -213,11 +212,11 @@ class Queues:
 
 
 @contextlib.asynccontextmanager
-async def queues(api: Api, lane: Lane) -> AsyncIterator[Queues]:
+async def queues(api: Api, namespace: str, node: str = "", memory: str = QUOTA) -> AsyncIterator[Queues]:
     """The flavor, a ClusterQueue and the LocalQueue `team`, which go afterwards with the classes of priority."""
-    made = Queues(api, lane.jobs.namespace)
-    await made.flavor(lane.kubelet.node)
-    await made.cluster_queue()
+    made = Queues(api, namespace)
+    await made.flavor(node)
+    await made.cluster_queue(memory)
     await made.local_queue()
     try:
         yield made

@@ -1,0 +1,75 @@
+"""Two gangs that compete for room for one, again and again: is one ever placed in part, and when does the other wake?
+
+    make kind-up SCHEDULERS=kueue,volcano,coscheduling; eval "$(make -s kind-env)"
+    python benchmarks/gang_races.py [--schedulers kueue,native,volcano,coscheduling] [--races 500]
+
+Pods run on a played node (tests/cluster/plans/kubelet.py), with the real scheduler, API server and operator. The wake
+is from the moment at which the last pod of the first gang has ended until the last pod of the other one has a node. Any
+pod of the other one that has a node before that ends the benchmark with an error.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.cluster.plans.kubelet import node
+from tests.cluster.plans.lane import lane
+from tests.support.cluster.gangs import Gangs, queues, served
+from tests.support.cluster.namespaces import install
+from tests.support.cluster.operators import make_certificates
+from tests.support.cluster.patient_api import connected
+
+from torchyard.kubernetes.client.api import Api
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--schedulers", default="kueue,native,volcano,coscheduling", help="names")
+    parser.add_argument("--races", type=int, default=500, help="with each of them")
+    given = parser.parse_args()
+    print(
+        "| scheduler | races | wake p50 / p95 / max | objects left | seconds a race |\n|---|---|---|---|---|",
+        flush=True,
+    )
+    async with connected() as api:
+        await install(api)
+        for scheduler in given.schedulers.split(","):
+            with tempfile.TemporaryDirectory() as folder:
+                await measure(api, scheduler, given.races, Path(folder))
+
+
+async def measure(api: Api, scheduler: str, races: int, folder: Path) -> None:
+    """Print the row of one scheduler."""
+    name, flags = f"ty-races-{secrets.token_hex(3)}", ("--schedulers", scheduler)
+    tls = make_certificates(folder / "tls", "127.0.0.1")
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(node(api, name))
+        gangs = Gangs(
+            await stack.enter_async_context(lane(api, name, tls, folder, flags)),
+            scheduler,
+            await served(api, scheduler),
+        )
+        if scheduler == "kueue":
+            team = await stack.enter_async_context(queues(api, gangs.jobs.namespace, name))
+        begun = time.monotonic()
+        waits = [await gangs.race(number) for number in range(races)]
+        took = (time.monotonic() - begun) / races
+        await gangs.no_leak()
+        if scheduler == "kueue":
+            await team.is_free()
+    p95 = statistics.quantiles(waits, n=20)[-1]
+    print(
+        f"| {scheduler} | {races} | {statistics.median(waits):.2f} / {p95:.2f} / {max(waits):.2f} s | 0 | {took:.1f} |"
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
