@@ -52,11 +52,8 @@ async def measure(api: Api, scheduler: str, races: int, folder: Path) -> None:
     tls = make_certificates(folder / "tls", "127.0.0.1")
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(node(api, name))
-        gangs = Gangs(
-            await stack.enter_async_context(lane(api, name, tls, folder, flags)),
-            scheduler,
-            await served(api, scheduler),
-        )
+        one = await stack.enter_async_context(lane(api, name, tls, folder, flags))
+        gangs = Gangs(one, scheduler, await served(api, scheduler))
         if scheduler == "kueue":
             team = await stack.enter_async_context(queues(api, gangs.jobs.namespace, name))
         begun = time.monotonic()
@@ -66,9 +63,8 @@ async def measure(api: Api, scheduler: str, races: int, folder: Path) -> None:
         if scheduler == "kueue":
             await team.is_free()
     p95 = statistics.quantiles(waits, n=20)[-1]
-    print(
-        f"| {scheduler} | {races} | {statistics.median(waits):.2f} / {p95:.2f} / {max(waits):.2f} s | 0 | {took:.1f} |"
-    )
+    wake = f"{statistics.median(waits):.2f} / {p95:.2f} / {max(waits):.2f} s"
+    print(f"| {scheduler} | {races} | {wake} | 0 | {took:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ PATH = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
 class Loss(Struct, frozen=True):
-    """What one preemption cost: steps of the round that it ended, those that were made again, whether it was charged."""
+    """What one preemption cost: steps made in the round that it ended, steps to repeat, whether it was charged."""
 
     made: int
     repeated: int
