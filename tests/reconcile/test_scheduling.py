@@ -8,6 +8,7 @@ from torchyard.api.reasons import Reason
 from torchyard.api.spec_placement import Scheduling
 from torchyard.reconcile import scheduling
 from torchyard.reconcile.actions import CreatePod, WriteStatus
+from torchyard.reconcile.observed import Refusal
 from torchyard.reconcile.plan import plan
 from torchyard.schedulers.kueue import LOCAL_QUEUE, Kueue
 from torchyard.schedulers.protocol import (
@@ -226,3 +227,25 @@ def test_only_gangs_that_nothing_places_together_are_released(scheduler):
     w.now += 600
     w.settle()
     assert (w.status.reason == "GangIncomplete") == (scheduler is None)
+
+
+@pytest.mark.parametrize("why", ["ended", "preempted"])
+def test_what_was_refused_is_given_back_later_though_nothing_else_happens(why):
+    w = world(Permits())
+    w.settle()
+    say(w, True)
+    w.to_running()
+    w.refusal = Refusal(reason=Reason.WEBHOOK_UNAVAILABLE, since=w.now, until=w.now + 60)
+    if why == "ended":
+        for uid in list(w.training):
+            w.end_workers(uid, 0)
+    else:
+        say(w, False)
+    for _ in range(10):
+        w.step()
+        w.finish_deletions()
+    decided = plan(w.view())
+    assert not decided.actions
+    assert decided.requeue_after == 60
+    w.now += 60
+    assert [type(each) for each in plan(w.view()).actions] == [DeleteObject if why == "ended" else PatchObject]

@@ -90,7 +90,8 @@ def plan(view: View) -> Plan:
         _changed_commands(view, commands),
         (*decided.events, *_edited(view), *_warned(seen, before, status)),
     )
-    objects = scheduling.changes(view, status)
+    objects, retry = scheduling.changes(view, status), scheduling.retry_due(view, status)
+    due += [retry] if retry is not None else []
     alone = not deletes and not news and not objects
     first = alone and _is_first_gang(view, status, creates)
     if alone and (first or not creates) and not events and _only_waits(view, status):
@@ -162,7 +163,7 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
         *deletes,
         *scheduling.changes(view, status),
     ]
-    times = [due] if due is not None else []
+    times = [each for each in (due, scheduling.retry_due(view, status)) if each is not None]
     if view.job.spec.ttl_after_finished is not None:
         expiry = completed + view.job.spec.ttl_after_finished
         if view.now >= expiry:

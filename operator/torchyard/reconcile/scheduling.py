@@ -44,15 +44,28 @@ def changes(view: View, status: TrainingJobStatus) -> tuple[Change, ...]:
 
     Nothing is given back before the status says that the job is at rest, nor while a pod may still run.
     """
+    return _changes(view, status) if retry_due(view, status) is None else ()
+
+
+def retry_due(view: View, status: TrainingJobStatus) -> float | None:
+    """Return when to try again what the cluster has refused; None: it has refused nothing, or nothing is to be changed.
+
+    Without it the quota of a finished job would be held until the next resync: no further event of the job may come.
+    """
+    refusal = view.refusal
+    if refusal is None or view.now >= refusal.until or not _changes(view, status):
+        return None
+    return refusal.until
+
+
+def _changes(view: View, status: TrainingJobStatus) -> tuple[Change, ...]:
     request, gang = view.scheduling, _gang(view)
-    if request.missing or not request.known or (view.refusal is not None and view.now < view.refusal.until):
+    if request.missing or not request.known:
         return ()
-    before = view.job.status.state
+    idle = view.job.status.state.at_rest and not gang.pods_live
     if status.state.terminal or view.job.spec.suspend:
-        idle = before.at_rest and not gang.pods_live
         return request.scheduler.give_back(gang, "ended" if status.state.terminal else "suspended") if idle else ()
     if admission(view).pods == "stop":
-        idle = before.at_rest and not gang.pods_live
         return request.scheduler.give_back(gang, "preempted") if idle else ()
     return request.scheduler.ask(gang)
 
