@@ -82,7 +82,7 @@ class Gangs:
         return await self.jobs.until(name, lambda now: now.get("reason") == reason)
 
     async def finish(self, name: str) -> None:
-        """Let the workers of a job end well, as soon as all of them run."""
+        """End the workers of a job well, as soon as all of them run."""
         kubelet = self.lane.kubelet
 
         def agents() -> list:
@@ -93,7 +93,7 @@ class Gangs:
             each.finish(0)
 
     async def ends(self, name: str) -> dict[str, Any]:
-        """Let a job end well, and return its last status."""
+        """End a job well, and return its last status."""
         await self.finish(name)
         return await self.jobs.ends(name)
 
