@@ -55,6 +55,7 @@ def test_the_workload_of_a_job():
     }
     assert there.document["metadata"]["labels"] == {"kueue.x-k8s.io/job-uid": "job-uid"}
     assert (world.status.state, world.status.reason) == ("Queued", "WaitingInQueue")
+    assert world.status.gang.message == "queue research: Kueue has not evaluated it yet"
     assert not world.pods
 
 
@@ -213,6 +214,7 @@ def test_a_deactivated_workload_has_a_reason():
     with_status(world, {"QuotaReserved": (False, "Inadmissible", "The workload is deactivated")})
     world.settle()
     assert world.status.reason == "WorkloadDeactivated"
+    assert world.status.gang.message == f"spec.active of Workload {there.name} is false"
 
 
 def test_a_flavor_that_is_not_there_holds_the_pods_back():

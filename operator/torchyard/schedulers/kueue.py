@@ -101,7 +101,7 @@ class Kueue(Struct, frozen=True):
         there = gang.object
         missing_class = _priority(gang) if there is None else None
         if isinstance(missing_class, str):
-            return _waits(Reason.MISSING_PRIORITY_CLASS, missing_class)
+            return _waits(Reason.MISSING_PRIORITY_CLASS, missing_class, f"{missing_class} does not exist")
         if there is None or there.deleting:
             return _waits(Reason.WAITING_IN_QUEUE, "its Workload is being created")
         return _taken_back(gang, there) or _granted(gang, there)
@@ -176,8 +176,8 @@ def _priority(gang: Gang) -> int | str | None:
     return int(found.at("value") or 0) if found is not None else f"{kind.kind} {name}"
 
 
-def _waits(reason: Reason, evidence: str) -> Admission:
-    return Admission(pods="keep", admitted=False, reason=reason, evidence=evidence)
+def _waits(reason: Reason, evidence: str, message: str = "") -> Admission:
+    return Admission(pods="keep", admitted=False, reason=reason, evidence=evidence, message=message)
 
 
 def _taken_back(gang: Gang, there: GangObject) -> Admission | None:
@@ -201,19 +201,20 @@ def _granted(gang: Gang, there: GangObject) -> Admission:
     reserved, admitted = there.condition("QuotaReserved"), there.condition("Admitted")
     queue, cluster_queue = there.at("spec", "queueName"), there.at("status", "admission", "clusterQueue")
     if not reserved.holds:
-        return _waits(Reason.WAITING_IN_QUEUE, f"queue {queue}")
+        return _waits(Reason.WAITING_IN_QUEUE, f"queue {queue}", f"queue {queue}: Kueue has not evaluated it yet")
     if not admitted.holds:
         return _waits(Reason.WAITING_FOR_ADMISSION_CHECKS, admitted.message)
     unknown = [name for name in _flavor_names(there) if name not in _flavors(gang)]
     if unknown:
-        return _waits(Reason.FLAVOR_NOT_FOUND, ", ".join(unknown))
+        names = ", ".join(unknown)
+        return _waits(Reason.FLAVOR_NOT_FOUND, names, f"ResourceFlavor {names} does not exist")
     return Admission(admitted=True, message=f"queue {queue}: quota is reserved in cluster queue {cluster_queue}")
 
 
 def _reason(there: GangObject, condition: ObjectCondition) -> tuple[Reason, str]:
     """Return why a Workload has no quota, as a reason of ours, with Kueue's words."""
     if there.at("spec", "active") is False:
-        return Reason.WORKLOAD_DEACTIVATED, f"Workload {there.name}"
+        return Reason.WORKLOAD_DEACTIVATED, f"spec.active of Workload {there.name} is false"
     reserved = there.condition("QuotaReserved")
     newest = reserved if reserved.message else condition
     known = REASONS.get(newest.reason)

@@ -100,7 +100,9 @@ async def test_a_workload_deleted_by_hand_costs_no_step(gangs, team):
     await until(again, why=lambda: "the Workload is not admitted again")
     assert (await gangs.jobs.status("job"))["round"] == 1
     await gangs.jobs.api.request("PATCH", path, body={"spec": {"active": False}}, content_type=MERGE_PATCH)
-    await gangs.waits("job", "WorkloadDeactivated")
+    deactivated = f"spec.active of Workload {before['metadata']['name']} is false"
+    status = await gangs.jobs.until("job", lambda now: now["gang"]["message"] == deactivated)
+    assert (status["state"], status["reason"]) == ("Suspended", "Preempted")
     await gangs.jobs.api.request("PATCH", path, body={"spec": {"active": True}}, content_type=MERGE_PATCH)
     await gangs.trains("job", 2)
     await gangs.jobs.edit("job", suspend=True)
