@@ -193,7 +193,7 @@ def _taken_back(gang: Gang, there: GangObject) -> Admission | None:
         return None
     if gang.pods_live or reserved.holds:
         return Admission(pods="stop", admitted=False, reason=Reason.PREEMPTED, evidence=f"Kueue: {words}")
-    return _waits(*_reason(there, evicted))
+    return _without_quota(there, evicted)
 
 
 def _granted(gang: Gang, there: GangObject) -> Admission:
@@ -211,15 +211,16 @@ def _granted(gang: Gang, there: GangObject) -> Admission:
     return Admission(admitted=True, message=f"queue {queue}: quota is reserved in cluster queue {cluster_queue}")
 
 
-def _reason(there: GangObject, condition: ObjectCondition) -> tuple[Reason, str]:
+def _without_quota(there: GangObject, condition: ObjectCondition) -> Admission:
     """Return why a Workload has no quota, as a reason of ours, with Kueue's words."""
     if there.at("spec", "active") is False:
-        return Reason.WORKLOAD_DEACTIVATED, f"spec.active of Workload {there.name} is false"
+        workload = f"Workload {there.name}"
+        return _waits(Reason.WORKLOAD_DEACTIVATED, workload, f"spec.active of {workload} is false")
     reserved = there.condition("QuotaReserved")
     newest = reserved if reserved.message else condition
     known = REASONS.get(newest.reason)
     stated = next((reason for words, reason in SENTENCES if words.search(newest.message)), None)
-    return stated or known or Reason.WAITING_IN_QUEUE, newest.message
+    return _waits(stated or known or Reason.WAITING_IN_QUEUE, newest.message)
 
 
 def _flavors(gang: Gang) -> Mapping[str, Manifest]:
