@@ -159,14 +159,13 @@ class Queues:
         spec = {"nodeLabels": {LABEL: node}, "tolerations": [{"key": LABEL, "operator": "Exists"}]} if node else {}
         await self._make("resourceflavors", self.name, spec=spec)
 
-    async def cluster_queue(self, memory: str = QUOTA, **spec: Any) -> None:
-        """Create the ClusterQueue, in which a higher priority preempts."""
-        flavors = [{"name": self.name, "resources": [{"name": "memory", "nominalQuota": memory}]}]
+    async def cluster_queue(self, **quota: str) -> None:
+        """Create the ClusterQueue, in which a higher priority preempts. `quota`: by resource."""
+        amounts = [{"name": name, "nominalQuota": amount} for name, amount in quota.items()]
         spec = {
             "namespaceSelector": {},
-            "resourceGroups": [{"coveredResources": ["memory"], "flavors": flavors}],
+            "resourceGroups": [{"coveredResources": [*quota], "flavors": [{"name": self.name, "resources": amounts}]}],
             "preemption": {"withinClusterQueue": "LowerPriority"},
-            **spec,
         }
         await self._make("clusterqueues", self.name, spec=spec)
 
@@ -212,11 +211,11 @@ class Queues:
 
 
 @contextlib.asynccontextmanager
-async def queues(api: Api, namespace: str, node: str = "", memory: str = QUOTA) -> AsyncIterator[Queues]:
+async def queues(api: Api, namespace: str, node: str = "", memory: str = QUOTA, **quota: str) -> AsyncIterator[Queues]:
     """The flavor, a ClusterQueue and the LocalQueue `team`, which go afterwards with the classes of priority."""
     made = Queues(api, namespace)
     await made.flavor(node)
-    await made.cluster_queue(memory)
+    await made.cluster_queue(memory=memory, **quota)
     await made.local_queue()
     try:
         yield made
