@@ -17,11 +17,13 @@ from tests.support.cluster.operators import until
 from torchyard.kubernetes.client.api import MERGE_PATCH, Api
 from torchyard.kubernetes.client.errors import NotFound
 from torchyard.schedulers import coscheduling, kueue, native, volcano
+from torchyard.schedulers.protocol import Kind
 
 GANG = {"command": ["torchrun", "train.py"], "nodes": 2, "gracePeriod": "5s"}
 LARGE = {"resources": {"memory": "400Gi"}}  # of which the node holds two
 QUOTA = "800Gi"  # a gang of two
 KUEUE = f"/apis/{kueue.WORKLOAD.api_version}"
+CLUSTER_QUEUE = Kind(kueue.GROUP, "v1beta2", "ClusterQueue", "clusterqueues", namespaced=False)
 KINDS = {
     "kueue": (kueue.WORKLOAD,),
     "native": native.KINDS,
@@ -157,7 +159,7 @@ class Queues:
     async def flavor(self, node: str) -> None:
         """Create the flavor: the played node, or none."""
         spec = {"nodeLabels": {LABEL: node}, "tolerations": [{"key": LABEL, "operator": "Exists"}]} if node else {}
-        await self._make("resourceflavors", self.name, spec=spec)
+        await self._make(kueue.FLAVOR, self.name, spec=spec)
 
     async def cluster_queue(self, **quota: str) -> None:
         """Create the ClusterQueue, in which a higher priority preempts. `quota`: by resource."""
@@ -167,14 +169,11 @@ class Queues:
             "resourceGroups": [{"coveredResources": [*quota], "flavors": [{"name": self.name, "resources": amounts}]}],
             "preemption": {"withinClusterQueue": "LowerPriority"},
         }
-        await self._make("clusterqueues", self.name, spec=spec)
+        await self._make(CLUSTER_QUEUE, self.name, spec=spec)
 
     async def local_queue(self, name: str = "team") -> None:
         """Create a LocalQueue."""
-        await self.api.request("POST", self.local, body={
-            "apiVersion": kueue.WORKLOAD.api_version, "kind": "LocalQueue",
-            "metadata": {"name": name}, "spec": {"clusterQueue": self.name},
-        })  # fmt: skip
+        await self._make(kueue.LOCAL_QUEUE, name, spec={"clusterQueue": self.name})
 
     async def edit(self, **spec: Any) -> None:
         """Change the ClusterQueue."""
@@ -197,7 +196,7 @@ class Queues:
     async def priority(self, level: str, value: int) -> str:
         """Create a WorkloadPriorityClass and return its name."""
         name = f"{self.name}-{level}"
-        await self._make("workloadpriorityclasses", name, value=value)
+        await self._make(kueue.WORKLOAD_PRIORITY, name, value=value)
         return name
 
     async def delete(self, plural: str, name: str = "") -> None:
@@ -206,8 +205,10 @@ class Queues:
         with contextlib.suppress(NotFound):
             await self.api.request("DELETE", f"{path}/{name or self.name}", body={})
 
-    async def _make(self, plural: str, name: str, **fields: Any) -> None:
-        await self.api.request("POST", f"{KUEUE}/{plural}", body={"metadata": {"name": name}, **fields})
+    async def _make(self, kind: Kind, name: str, **fields: Any) -> None:
+        path = kind.path(self.namespace if kind.namespaced else "")
+        body = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, **fields}
+        await self.api.request("POST", path, body=body)
 
 
 @contextlib.asynccontextmanager
