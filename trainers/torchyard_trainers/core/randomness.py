@@ -62,6 +62,11 @@ def gumbel(keys: Tensor) -> Tensor:
     return -torch.log(-torch.log(uniform(keys)))
 
 
+def normal(keys: Tensor) -> Tensor:
+    """Convert keys to numbers of the standard normal distribution, at most 5.3 away from 0."""
+    return torch.special.ndtri(uniform(keys))
+
+
 def mix(value: Tensor, mask: int = _MASK) -> Tensor:
     """Permute the int64 values 0 to `mask`, one less than a power of two, elementwise.
 

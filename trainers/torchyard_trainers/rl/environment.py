@@ -27,7 +27,7 @@ class Environment(Protocol):
     """Many copies of one world."""
 
     agents: int
-    actions: int
+    actions: int  # choices of an agent; with `continuous = True`, which is optional, the numbers of an action
     observed: int  # D, size of an agent's observation
     planes: tuple[int, int, int] | None  # [C, H, W] of the image at the start of an observation, if there is one
     draws: int  # uniform numbers that one copy needs for a step or a reset
@@ -41,7 +41,10 @@ class Environment(Protocol):
         """Return the observation of every agent: [N, A, D]."""
 
     def step(self, state: State, actions: Tensor, numbers: Tensor) -> Outcome:
-        """Advance all copies by actions [N, A] int64, with numbers [N, draws]."""
+        """Advance all copies by actions, with numbers [N, draws].
+
+        Actions are [N, A] int64; if they are continuous, [N, A, actions] float32 without bounds.
+        """
 
     def quality(self, episode_return: Tensor, terminated: Tensor) -> Tensor:
         """Convert episode returns, and whether the episodes terminated, to the metric `measure`; higher is better."""

@@ -10,8 +10,9 @@ from torch import Tensor
 from torchyard_trainers.core.device import can_sync, only_memory
 from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.graphs import Graphed
-from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
+from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.workload import Session
+from torchyard_trainers.rl.distributions import distribution_of
 from torchyard_trainers.rl.environment import Environment, State
 from torchyard_trainers.rl.rollout import Policy
 
@@ -51,7 +52,7 @@ class Evaluator:
         """Evaluate `policy` in `environment`, both on the same device.
 
         Args:
-            policy: acts by the largest of its `logits`.
+            policy: acts by the likeliest of its actions.
             environment: whose episodes are played.
             graphs: use CUDA graphs.
             everywhere: returns whether a value is true on all ranks; a policy that all ranks must call equally often
@@ -89,23 +90,28 @@ class Evaluator:
         (start,) = evaluation_draws(ids, 0, 1, environment.draws)
         episodes = Episodes(environment.reset(start), none.float(), none.float(), none, none)
         steps = math.gcd(environment.limit, STEPS_AT_ONCE)
-        choices = environment.agents * environment.actions
+        distribution = distribution_of(environment)
+        choices = environment.agents * distribution.draws
         for first in range(1, environment.limit + 1, steps):
             episodes = self._advance(  # no name holds the numbers of one pass while those of the next are drawn
                 episodes,
                 evaluation_draws(ids, first, steps, environment.draws),
-                gumbel(evaluation_keys(ids, first, steps, choices, "actions")) if sampled else None,
+                distribution.noise(evaluation_keys(ids, first, steps, choices, "actions")) if sampled else None,
             )
             if self._everywhere(bool(episodes.over.all())) or only_memory():
                 break
         return torch.stack([environment.quality(episodes.total, episodes.died), episodes.steps], -1)
 
     def _played(self, episodes: Episodes, numbers: Tensor, noise: Tensor | None) -> Episodes:
-        """Take one step for each row of `numbers` [steps, n, draws] and of `noise` [steps, n, A actions], if any."""
+        """Take one step for each row of `numbers` [steps, n, draws] and of `noise` [steps, n, A draws], if any."""
         state, total, steps, over, died = episodes
+        distribution, agents = distribution_of(self._environment), self._environment.agents
         for number, each in enumerate(numbers):
             logits = self.policy.logits(self._environment.observe(state))
-            action = (logits if noise is None else logits + noise[number].view(logits.shape)).argmax(-1)
+            if noise is None:
+                action = distribution.mode(logits)
+            else:
+                action = distribution.sample(logits, noise[number].unflatten(-1, (agents, -1)))
             state, reward, terminated, truncated, _ = self._environment.step(state, action, each)
             total, steps = total + reward.masked_fill(over, 0), steps + ~over
             died = died | (terminated & ~over)

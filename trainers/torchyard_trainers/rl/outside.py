@@ -10,6 +10,7 @@ import torch
 
 from torchyard_trainers.core.exits import ConfigError, Exit, exit_code
 from torchyard_trainers.core.parameters import module_of
+from torchyard_trainers.rl.distributions import no_actions
 from torchyard_trainers.rl.environment import Environment
 
 MEMBERS = ("agents", "actions", "observed", "planes", "draws", "limit", "measure")
@@ -145,7 +146,7 @@ def _check_shapes(environment: Environment, observed: int, at: str) -> None:
             raise ConfigError(f"{at}: reset returns {name!r} of shape {list(each.shape)}, expected [N, ...]")
     observation = environment.observe(state)
     _expect(observation, [_COPIES, agents, observed], "observe returns a tensor", "[N, agents, observed]", at)
-    outcome = environment.step(state, torch.zeros(_COPIES, agents, dtype=torch.int64), numbers)
+    outcome = environment.step(state, no_actions(environment, _COPIES), numbers)
     if not isinstance(outcome, tuple) or len(outcome) != 5:
         raise ConfigError(
             f"{at}: step returns {type(outcome).__name__}, expected torchyard_trainers.rl.environment.Outcome"

@@ -9,13 +9,13 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from torchyard_trainers.core.batching import split
 from torchyard_trainers.core.device import can_sync
-from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
+from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
 from torchyard_trainers.core.world import World
 from torchyard_trainers.rl.advantages import advantages
+from torchyard_trainers.rl.distributions import distribution_of
 from torchyard_trainers.rl.environment import Environment, Outcome, State
 
 
@@ -33,7 +33,7 @@ class Policy(Protocol):
     """A policy that acts and a value network that judges, both on observations [B, A, D]."""
 
     def logits(self, observations: Tensor) -> Tensor:
-        """Return unnormalised log-probabilities [B, A, actions]."""
+        """Return the parameters of the distribution of actions [B, A, P]: for choices, unnormalised log-probabilities."""
 
     def values(self, observations: Tensor) -> Tensor:
         """Return expected discounted returns [B, A]."""
@@ -43,15 +43,15 @@ class Noise(NamedTuple):
     """The random numbers of T steps of n environments."""
 
     uniform: Tensor  # [T, n, draws] for the environment
-    gumbel: Tensor  # [T, n, A, actions] for sampling actions
+    actions: Tensor  # [T, n, A, draws of an action] for sampling actions
 
 
 class Trajectory(NamedTuple):
     """T steps of n environments with A agents."""
 
     observation: Tensor  # [T, n, A, D]
-    action: Tensor  # [T, n, A] int64
-    logits: Tensor  # [T, n, A, actions] of the policy that acted
+    action: Tensor  # [T, n, A] int64, or [T, n, A, numbers] float32
+    logits: Tensor  # [T, n, A, P] of the policy that acted
     reward: Tensor  # [T, n, A]
     terminated: Tensor  # [T, n, A] bool
     truncated: Tensor  # [T, n, A] bool
@@ -68,6 +68,7 @@ class Rollout(NamedTuple):
     target: Tensor  # [T, n, A] for the value
     running: Tensor  # [n, A] return so far of unfinished episodes
     facts: Tensor  # [len(FACTS)] float64
+    value: Tensor  # [T, n, A] of the policy that acted
 
 
 # Observations per forward pass of the value network; the images of a large rollout would fill a GPU.
@@ -86,9 +87,10 @@ def sample_ids_of(settings: Playing, ids: Tensor, first: int) -> Tensor:
 def draw_noise(settings: Playing, environment: Environment, sample_ids: Tensor) -> Noise:
     """Draw the noise of steps `sample_ids` [T, n]; it is a pure function of the seed and these ids."""
     numbers = split_keys(sample_keys(stream_key(settings.seed, "environment"), sample_ids), environment.draws)
-    choices = environment.agents * environment.actions
-    keys = split_keys(sample_keys(stream_key(settings.seed, "actions"), sample_ids), choices)
-    return Noise(uniform(numbers), gumbel(keys).unflatten(-1, (environment.agents, environment.actions)))
+    distribution = distribution_of(environment)
+    shape = environment.agents, distribution.draws
+    keys = split_keys(sample_keys(stream_key(settings.seed, "actions"), sample_ids), shape[0] * shape[1])
+    return Noise(uniform(numbers), distribution.noise(keys).unflatten(-1, shape))
 
 
 class Tick(NamedTuple):
@@ -101,10 +103,10 @@ class Tick(NamedTuple):
 
 
 def tick(policy: Policy, environment: Environment, state: State, numbers: Tensor, noise: Tensor) -> Tick:
-    """Take one step; actions are sampled as the argmax of logits plus Gumbel noise."""
+    """Take one step with actions that are sampled from the policy."""
     observation = environment.observe(state)
     logits = policy.logits(observation)
-    action = (logits + noise).argmax(-1)
+    action = distribution_of(environment).sample(logits, noise)
     return Tick(observation, action, logits, environment.step(state, action, numbers))
 
 
@@ -113,8 +115,8 @@ def act(
 ) -> Trajectory:
     """Play from `state` for as many steps as `noise` has; shapes are static. `step` is `tick`, compiled or not."""
     ticks = []
-    for numbers, gumbels in zip(noise.uniform, noise.gumbel, strict=True):
-        ticks.append(step(policy, environment, state, numbers, gumbels))
+    for numbers, each in zip(noise.uniform, noise.actions, strict=True):
+        ticks.append(step(policy, environment, state, numbers, each))
         state = ticks[-1].outcome.state
     observation, action, logits, outcomes = zip(*ticks, strict=True)
     _, reward, terminated, truncated, final = zip(*outcomes, strict=True)
@@ -156,9 +158,9 @@ def evaluate_trajectory(
     if trajectory.final_observation is not None:
         final = final_values(policy, trajectory.truncated, trajectory.final_observation)
         following = torch.where(trajectory.truncated, final, following)
-    chosen = F.log_softmax(trajectory.logits, -1).gather(-1, trajectory.action[..., None])[..., 0]
+    chosen = distribution_of(environment).judge(trajectory.logits, trajectory.action).log_probability
     judged = judge(trajectory, value, following, running=running, weights=weights, settings=settings, reward=reward)
-    return Rollout(trajectory, chosen, *judged)
+    return Rollout(trajectory, chosen, *judged, value)
 
 
 class Rewards(Protocol):

@@ -7,8 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from torchyard_trainers.core.export.program import CASES, Page, Program
-from torchyard_trainers.core.randomness import gumbel, sample_keys, split_keys, stream_key, uniform
+from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key, uniform
+from torchyard_trainers.rl.distributions import distribution_of, is_continuous
 from torchyard_trainers.rl.environment import Environment
+from torchyard_trainers.rl.gym import Gymnasium
 from torchyard_trainers.rl.normalization import MOST, Normalization
 from torchyard_trainers.vecrl.params import Settings
 from torchyard_trainers.vecrl.policy import STRIDES, Linear, Picture, Policy
@@ -31,21 +33,42 @@ class Scores(nn.Module):
         return self.actor(observations.float())
 
 
+class Actions(Scores):
+    """The actor of real numbers alone: observations [n, A, D] -> the likeliest action [n, A, numbers].
+
+    It is within the bounds of the environment, if those are known.
+    """
+
+    def __init__(self, policy: Policy, environment: Environment) -> None:
+        super().__init__(policy)
+        self.numbers = environment.actions
+        self.bounds = environment.bounds if isinstance(environment, Gymnasium) else None
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """See the class."""
+        mean = super().forward(observations)[..., : self.numbers]
+        return mean if self.bounds is None else self.bounds.applied(mean)
+
+
 @torch.no_grad()
 def program(policy: Policy, environment: Environment, settings: Settings, cases: int) -> Program:
     """Return the actor with `cases` observations of all agents of an environment, from games that it plays."""
     keys = sample_keys(stream_key(settings.seed, "export", held_out=True), torch.arange(GAMES))
     state = environment.reset(uniform(split_keys(keys, environment.draws)))
-    choices, seen = environment.agents * environment.actions, []
+    distribution = distribution_of(environment)
+    choices, seen = environment.agents * distribution.draws, []
     for step in range(-(-cases // GAMES) * APART):
         observation = environment.observe(state)
         if step % APART == 0:
             seen.append(observation)
         draws = split_keys(split_keys(keys, 1, offset=step + 1)[:, 0], environment.draws + choices)
-        noise = gumbel(draws[:, environment.draws :]).unflatten(-1, (environment.agents, environment.actions))
-        action = (policy.logits(observation) + noise).argmax(-1)
+        noise = distribution.noise(draws[:, environment.draws :]).unflatten(-1, (environment.agents, -1))
+        action = distribution.sample(policy.logits(observation), noise)
         state = environment.step(state, action, uniform(draws[:, : environment.draws])).state
-    return Program(Scores(policy).eval(), {"observation": torch.cat(seen)[:cases]}, ("logits",))
+    inputs = {"observation": torch.cat(seen)[:cases]}
+    if is_continuous(environment):
+        return Program(Actions(policy, environment).eval(), inputs, ("action",))
+    return Program(Scores(policy).eval(), inputs, ("logits",))
 
 
 def page(policy: Policy, environment: Environment, settings: Settings) -> Page:

@@ -25,8 +25,11 @@ class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="came
     """PPO (Schulman 2017) on many environments at once. What is absent comes from the preset."""
 
     preset: Annotated[
-        Literal["tiny", "large"],
-        doc("Sizes to start from: tiny learns on a CPU in half a minute, large fills a GPU."),
+        Literal["tiny", "large", "continuous"],
+        doc(
+            "Sizes to start from: tiny learns on a CPU in half a minute (Pendulum-v1: in one), large fills a GPU; "
+            "continuous: those of CleanRL's ppo_continuous_action.py, for MuJoCo."
+        ),
     ] = "tiny"
     environment: Annotated[
         Annotated[str, Meta(max_length=256, extra_json_schema=_ENVIRONMENT)],
@@ -39,22 +42,47 @@ class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="came
         Annotated[int, Meta(ge=1, le=100_000)] | None,
         doc("gymnasium: steps after which an episode is cut off; default: those that are registered."),
     ] = None
+    environment_workers: Annotated[
+        Annotated[int, Meta(ge=0, le=64)],
+        doc("gymnasium: processes of each rank that play its environments, with the same results; 0: the trainer's own."),
+    ] = 0
+    frame_stack: Annotated[
+        Annotated[int, Meta(ge=1, le=16)], doc("gymnasium: the newest observations that the policy sees together.")
+    ] = 1
+    action_bounds: Annotated[
+        Literal["clip", "rescale"],
+        doc(
+            "Continuous actions of gymnasium. clip: to the bounds of the environment, as CleanRL; rescale: -1 to 1 are "
+            "the bounds."
+        ),
+    ] = "clip"
+    value_clip: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        doc("How far a value learns to go from that of the rollout (CleanRL: as far as clip); 0: any distance."),
+    ] = None
+    target_kl: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        doc("Learn no more from a rollout once approxKl of the last minibatch of an epoch is above this; 0: always."),
+    ] = None
     normalize_observations: Annotated[
-        bool,
+        bool | None,
         doc("Subtract the mean of all observations so far, divide by their deviation, and clip to 10 deviations."),
-    ] = False
+    ] = None
     normalize_rewards: Annotated[
-        bool,
+        bool | None,
         doc(
             "Learn from rewards divided by the deviation of discounted returns so far and clipped to 10; metrics have "
             "the rewards of the environment."
         ),
-    ] = False
+    ] = None
     lr: Annotated[Annotated[float, Meta(gt=0, le=1)] | None, doc("Learning rate of the first step.")] = None
     lr_final: Annotated[Share | None, doc("Learning rate after the last step; a straight line in between.")] = None
     model: Annotated[
-        Literal["mlp", "cnn"] | None,
-        doc("mlp: hidden layers on the observation; cnn: three convolutions before them, for snake."),
+        Literal["mlp", "cnn", "nature"] | None,
+        doc(
+            "mlp: hidden layers on the observation; cnn: three small convolutions before them, for grids and small "
+            "pictures; nature: those of DQN (Mnih 2015), for pictures of at least 36 x 36."
+        ),
     ] = None
     width: Annotated[Annotated[int, Meta(ge=4, le=8192)] | None, doc("Units of a hidden layer.")] = None
     layers: Annotated[Annotated[int, Meta(ge=1, le=16)] | None, doc("Hidden layers of policy and of value.")] = None
@@ -89,13 +117,19 @@ class Settings(rl.PpoSettings, frozen=True, kw_only=True):
     view: int = 0
     arms: int = 0
     max_episode_steps: int | None = None
+    environment_workers: int = 0
+    frame_stack: int = 1
+    action_bounds: str = "clip"
+    value_clip: float = 0.0
+    target_kl: float = 0.0
     normalize_observations: bool = False
     normalize_rewards: bool = False
 
 
-METRICS = (*rl.METRICS, "evalReturn", "evalLength", "evalUntrained", "envStepsPerSecond")
+METRICS = (*rl.METRICS, "updateEpochs", "evalReturn", "evalLength", "evalUntrained", "envStepsPerSecond")
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
 METRICS_WITH = {
+    "updateEpochs": ("targetKl", ".*"),
     "evalLength": ("environment", "snake"),
     "evalReturn": ("environment", "(?!snake$).*"),
 }
@@ -177,8 +211,56 @@ PRESETS["large"] = {
     "bandit": PRESETS["tiny"]["bandit"] | {"environment_steps": 4_194_304, "environments": 16_384},
 }
 
+_PENDULUM = {
+    "environment_steps": 200_000,
+    "environments": 16,
+    "horizon": 128,
+    "epochs": 10,
+    "minibatches": 8,
+    "gamma": 0.9,
+    "gae_lambda": 0.95,
+    "entropy_coefficient": 0.0,
+    "lr": 1e-3,
+    "lr_final": 0.0,
+    "model": "mlp",
+    "width": 64,
+    "layers": 2,
+    "eval_episodes": 100,
+    "eval_every": 20,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+}
+PRESETS["tiny"]["Pendulum-v1"] = PRESETS["large"]["Pendulum-v1"] = _PENDULUM
+# Of CleanRL's ppo_continuous_action.py, but for the number of evaluations.
+CONTINUOUS: dict[str, Any] = {
+    "environment_steps": 1_000_000,
+    "environments": 1,
+    "horizon": 2048,
+    "epochs": 10,
+    "minibatches": 32,
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "entropy_coefficient": 0.0,
+    "lr": 3e-4,
+    "lr_final": 0.0,
+    "model": "mlp",
+    "width": 64,
+    "layers": 2,
+    "eval_episodes": 10,
+    "eval_every": 50,
+    "value_clip": 0.2,
+    "normalize_observations": True,
+    "normalize_rewards": True,
+}
+
 # Fields that only one environment has.
 _OWN = {"grid": "snake", "agents": "snake", "food": "snake", "view": "snake", "arms": "bandit"}
+# Fields of environments of gymnasium: name in a job, and its value without effect.
+GYMNASIUM_ONLY = {"environment_workers": ("environmentWorkers", 0), "frame_stack": ("frameStack", 1)}
+GYMNASIUM_ONLY |= {"action_bounds": ("actionBounds", "clip")}
+
+
+_SEES = {"cnn": "a grid", "nature": "pictures"}
 
 
 def is_ours(environment: str) -> bool:
@@ -212,7 +294,13 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     for name, owner in _OWN.items():
         if name in values and params.environment != owner:
             raise ConfigError(f"trainer.params.{name}: is of environment {owner}, not {params.environment}; remove it")
-    preset = dict(PRESETS[params.preset][params.environment if is_ours(params.environment) else "cartpole"])
+    for name, (field, without) in GYMNASIUM_ONLY.items():
+        if is_ours(params.environment) and values[name] != without:
+            raise ConfigError(
+                f"trainer.params.{field}: {values[name]}, but {params.environment} is no environment of gymnasium; "
+                "remove it"
+            )
+    preset = _preset(params)
     if params.environment == "snake" and params.view is None:
         preset["view"] = min(preset["view"], values.get("grid", preset["grid"]))
     if parallelism.global_batch_size is not None:
@@ -220,6 +308,17 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     settings = msgspec.convert({**preset, **values, "compile": parallelism.compile}, Settings)
     _check(settings)
     return settings
+
+
+def _preset(params: Params) -> dict[str, Any]:
+    if params.preset == "continuous":
+        if is_ours(params.environment):
+            raise ConfigError(
+                f"trainer.params.preset: continuous, but the actions of {params.environment} are choices; use tiny"
+            )
+        return dict(CONTINUOUS)
+    presets = PRESETS[params.preset]
+    return dict(presets.get(params.environment, presets["cartpole"]))
 
 
 def _check(settings: Settings) -> None:
@@ -230,8 +329,10 @@ def _check(settings: Settings) -> None:
         )
     if not is_ours(settings.environment):
         return  # what it needs is known when it is made
-    if settings.model == "cnn" and settings.environment != "snake":
-        raise ConfigError(f"{at}.model: cnn sees a grid, and {settings.environment} has none; use mlp")
+    if settings.model == "nature" or (settings.model == "cnn" and settings.environment != "snake"):
+        raise ConfigError(
+            f"{at}.model: {settings.model} sees {_SEES[settings.model]}, and {settings.environment} has none; use mlp"
+        )
     if settings.policies == "independent" and settings.agents == 1:
         raise ConfigError(f"{at}.policies: independent needs several agents, and there is 1; use shared")
     if settings.environment == "snake":

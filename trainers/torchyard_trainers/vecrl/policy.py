@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from torchyard_trainers.core.device import works_on_cpu
+from torchyard_trainers.rl.distributions import is_continuous
 from torchyard_trainers.rl.environment import Environment
 from torchyard_trainers.rl.normalization import Normalization
 from torchyard_trainers.vecrl.params import Settings
@@ -21,14 +22,16 @@ class Policy(nn.Module):
     def __init__(self, settings: Settings, environment: Environment) -> None:
         super().__init__()
         self.actor = network(settings, environment, environment.actions, gain=0.01)
+        if is_continuous(environment):
+            self.actor.append(Deviation(environment.actions, players_of(settings, environment)))
         self.critic = network(settings, environment, 1, gain=1.0)
 
     def forward(self, observations: Tensor) -> tuple[Tensor, Tensor]:
-        """Return logits [B, A, actions] and values [B, A], float32."""
+        """Return the parameters of the distribution of actions [B, A, P] and values [B, A], float32."""
         return self.logits(observations), self.values(observations)
 
     def logits(self, observations: Tensor) -> Tensor:
-        """Return unnormalised log-probabilities [B, A, actions], float32."""
+        """Return unnormalised log-probabilities [B, A, actions], or means and log-deviations, float32."""
         return self.actor(observations.float()).float()
 
     def values(self, observations: Tensor) -> Tensor:
@@ -38,18 +41,52 @@ class Policy(nn.Module):
 
 def network(settings: Settings, environment: Environment, outputs: int, *, gain: float) -> nn.Sequential:
     """Build a network [B, A, D] -> [B, A, outputs] with orthogonal weights; `gain` is that of the last layer."""
-    players = environment.agents if settings.policies == "independent" else 1
+    players = players_of(settings, environment)
     parts: list[nn.Module] = [Normalization(environment.observed)] if settings.normalize_observations else []
     inputs = environment.observed
-    if settings.model == "cnn":
+    if settings.model != "mlp":
         assert environment.planes is not None
-        picture = Picture(environment.planes, players)
+        if not settings.normalize_observations and (brightest := getattr(environment, "brightest", 1)) > 1:
+            parts.append(Brightness(brightest))
+        picture = (Picture if settings.model == "cnn" else Frames)(environment.planes, players)
         parts.append(picture)
         inputs += picture.features - math.prod(environment.planes)
     for _ in range(settings.layers):
         parts += [Linear(inputs, settings.width, players, gain=math.sqrt(2)), nn.Tanh()]
         inputs = settings.width
     return nn.Sequential(*parts, Linear(inputs, outputs, players, gain=gain))
+
+
+def players_of(settings: Settings, environment: Environment) -> int:
+    """Return how many agents have weights of their own; 1: all have the same."""
+    return environment.agents if settings.policies == "independent" else 1
+
+
+class Deviation(nn.Module):
+    """Puts the logarithms of deviations, which do not depend on the observation, behind the means of actions.
+
+    [B, A, numbers] -> [B, A, 2 numbers] float32; all deviations are 1 at first, as in CleanRL.
+    """
+
+    def __init__(self, numbers: int, players: int) -> None:
+        super().__init__()
+        self.logarithm = nn.Parameter(torch.zeros(players, numbers))
+
+    def forward(self, mean: Tensor) -> Tensor:
+        """See the class."""
+        return torch.cat([mean.float(), self.logarithm.float().expand_as(mean)], -1)
+
+
+class Brightness(nn.Module):
+    """Pictures whose brightest number is 1."""
+
+    def __init__(self, brightest: int) -> None:
+        super().__init__()
+        self.brightest = brightest
+
+    def forward(self, observations: Tensor) -> Tensor:
+        """See the class."""
+        return observations / self.brightest
 
 
 class Linear(nn.Module):
@@ -79,18 +116,21 @@ class Picture(nn.Module):
     [B, A, C * H * W + rest] -> [B, A, features + rest], edges padded with zeros.
     """
 
+    channels, sides, strides, padding = CHANNELS, (3, 3, 3), STRIDES, 1
+
     def __init__(self, planes: tuple[int, int, int], players: int) -> None:
         super().__init__()
         self.planes, self.players = planes, players
-        counts = (planes[0], *CHANNELS)
+        counts, padding = (planes[0], *self.channels), self.padding
+        layers = list(zip(counts, self.channels, self.sides, self.strides, strict=False))
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(players * before, players * after, 3, stride=stride, padding=1, groups=players)
-            for before, after, stride in zip(counts, CHANNELS, STRIDES, strict=False)
+            nn.Conv2d(players * before, players * after, side, stride=stride, padding=padding, groups=players)
+            for before, after, side, stride in layers
         )
         height, width = planes[1:]
-        for stride in STRIDES:
-            height, width = -(-height // stride), -(-width // stride)
-        self.features = CHANNELS[-1] * height * width
+        for _, _, side, stride in layers:
+            height, width = ((size + 2 * padding - side) // stride + 1 for size in (height, width))
+        self.features = self.channels[-1] * height * width
         for convolution in self.convolutions:
             for weight in convolution.weight.chunk(players):
                 nn.init.orthogonal_(weight, math.sqrt(2))
@@ -104,9 +144,22 @@ class Picture(nn.Module):
         # Channels together, as a GPU's convolutions want them: else it turns every picture before and after each.
         picture = _fed_to(self.convolutions[0].weight, picture).to(memory_format=torch.channels_last)
         for convolution in self.convolutions:
-            picture = F.relu(convolved(convolution, picture))
+            picture = F.relu(self._convolved(convolution, picture))
         features = picture.reshape(batch, agents, -1)
         return torch.cat([features, observations[..., size:].to(features.dtype)], -1)
+
+    def _convolved(self, convolution: nn.Conv2d, picture: Tensor) -> Tensor:
+        return convolved(convolution, picture)
+
+
+class Frames(Picture):
+    """The three convolutions of DQN (Mnih 2015), for pictures of at least 36 x 36; edges are not padded."""
+
+    channels, sides, strides, padding = (32, 64, 64), (8, 4, 3), (4, 2, 1), 0
+
+    def _convolved(self, convolution: nn.Conv2d, picture: Tensor) -> Tensor:
+        found: Tensor = convolution(picture)
+        return found
 
 
 def convolved(convolution: nn.Conv2d, picture: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 
 from torchyard_trainers.core.workload import Session
+from torchyard_trainers.rl.distributions import distribution_of
 from torchyard_trainers.rl.rollout import draw_noise, sample_ids_of
 from torchyard_trainers.vecrl.collector import Collector
 from torchyard_trainers.vecrl.params import Settings
@@ -25,7 +26,8 @@ def speeds(collector: Collector, session: Session, settings: Settings) -> dict[s
     own = range(session.world.rank, settings.environments, session.world.size)
     ids = torch.tensor(own, dtype=torch.int64, device=device)  # empty if there are more ranks than environments
     noise = draw_noise(settings, environment, sample_ids_of(settings, ids, 0))
-    actions = noise.gumbel.argmax(-1)
+    distribution = distribution_of(environment)
+    actions = distribution.sample(torch.zeros(distribution.parameters, device=device), noise.actions)
     state = environment.reset(noise.uniform[0])
 
     def walk() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.export.program import Page, Program
@@ -21,8 +21,9 @@ from torchyard_trainers.core.graphs import GraphedLoss
 from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.core.world import World
+from torchyard_trainers.rl.distributions import distribution_of
 from torchyard_trainers.rl.evaluation import Evaluator
-from torchyard_trainers.rl.ppo import Minibatch, losses
+from torchyard_trainers.rl.ppo import Halting, Minibatch, losses
 from torchyard_trainers.rl.rollout import metrics_of, order_of, rows_of
 from torchyard_trainers.vecrl import export
 from torchyard_trainers.vecrl.collector import Collector
@@ -48,6 +49,7 @@ class VecRL(Workload):
         own = ("environment", "seed", "horizon", "epochs", "minibatches", "policies", "grid", "agents", "food", "arms")
         own += ("max_episode_steps",) if settings.max_episode_steps is not None else ()
         own += tuple(name for name in ("normalize_observations", "normalize_rewards") if getattr(settings, name))
+        own += tuple(name for name in ("frame_stack", "action_bounds") if getattr(settings, name) not in (1, "clip"))
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "vecrl",
             **{f"trainer.params.{name}": getattr(settings, name) for name in own},
@@ -62,6 +64,8 @@ class VecRL(Workload):
         self._evaluator: Evaluator | None = None
         self._clock = 0.0
         self._paces: deque[float] = deque(maxlen=100)
+        self._halted = False  # for the rest of the rollout, by `target_kl`
+        self._epochs = 0  # of the rollout from which something was learned
 
     @property
     def collector(self) -> Collector:
@@ -85,7 +89,7 @@ class VecRL(Workload):
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """See `Workload`."""
-        return Adam(model.parameters(), lr=self.settings.lr, eps=1e-5, fused=True)
+        return Halting(model.parameters(), lr=self.settings.lr, halted=lambda: self._halted)
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of a step: the same for all minibatches of a rollout, linear from `lr` to `lr_final`."""
@@ -103,7 +107,7 @@ class VecRL(Workload):
         number, index = divmod(step, self.settings.steps_per_rollout)
         if not index:
             session.reporter.phase("rollout")
-            self._order = None
+            self._order, self._halted, self._epochs = None, False, 0
             with session.data_wait:
                 self.collector.prepare(session, number)
         return {}
@@ -120,25 +124,31 @@ class VecRL(Workload):
         model, settings = session.parallel.forward, self.settings
         compiles = settings.compile and session.world.device.type == "cuda"
         compute = torch.compile(losses, dynamic=False) if compiles else losses
+        distribution, near = distribution_of(self.collector.environment(session)), settings.value_clip or None
 
         def learn(minibatch: Minibatch, weights: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
             shape = minibatch.action.shape
             logits, value = model(minibatch.observation.flatten(0, 1))
             logits, value = logits.unflatten(0, shape[:2]), value.unflatten(0, shape[:2])
-            found = compute(logits, value, minibatch, weights, settings)
+            found = compute(logits, value, minibatch, weights, settings, distribution=distribution, value_clip=near)
             return found.loss, found.statistics
 
         if settings.compile and GraphedLoss.serves(session.parallel.strategy, session.precision.name):
             return GraphedLoss(learn, list(session.parallel.module.parameters()))
         return learn
 
-    def after_step(self, session: Session, step: int, _means: Mapping[str, float]) -> dict[str, float]:
+    def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         """Report the rollout's metrics after its last minibatch; evaluate when due."""
         metrics: dict[str, float] = {}
+        if self.settings.target_kl and step % self.settings.minibatches == 0 and not self._halted:
+            self._epochs += 1
+            self._halted = means["approxKl"] > self.settings.target_kl
         if step % self.settings.steps_per_rollout == 0:
             facts = self.collector.finish(session)
             self._episodes += int(facts["episodes"])
             metrics = self._metrics(facts) | self._pace(session)
+            if self.settings.target_kl:
+                metrics["updateEpochs"] = float(self._epochs)
         if step % self.eval_every == 0 or step == self.total_steps:
             session.reporter.phase("eval")
             began = time.monotonic()
@@ -219,12 +229,14 @@ class VecRL(Workload):
         count = settings.environments * settings.horizon * advantage.shape[-1]
         mean = facts["advantage"] / count
         deviation = math.sqrt(max(facts["advantageSquared"] / count - mean**2, 0.0))
+        value = rollout.value[times, rows] if settings.value_clip else None
         return Minibatch(
             trajectory.observation[times, rows],
             trajectory.action[times, rows],
             log_probability[times, rows],
             (advantage[times, rows] - mean) / (deviation + 1e-8),
             target[times, rows],
+            value,
         )
 
     def _times(self, world: World, epoch: int) -> Tensor:

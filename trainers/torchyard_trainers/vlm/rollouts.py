@@ -122,7 +122,7 @@ class Player:
         states, answers, actions, outcomes, finals = [], [], [], [], []
         keeps = session.parallel.module.sees_alike
         fake = isinstance(ids, FakeTensor)  # a forecast of memory: every step takes what the first one takes
-        for numbers, gumbels in zip(noise.uniform, noise.gumbel, strict=True):
+        for numbers, gumbels in zip(noise.uniform, noise.actions, strict=True):
             again = answers[0] if fake and answers else None
             answer = self._ask(session, self._images(state)) if again is None else Answer(*map(torch.clone, again))
             action = (answer.logits + gumbels[:, 0]).argmax(-1, keepdim=True)
