@@ -40,13 +40,12 @@ def test_rewards_are_scaled_as_gymnasium_scales_them():
 
     draw = torch.Generator().manual_seed(2)
     reward = 7 * torch.rand(400, 8, 1, generator=draw)
-    ended = torch.rand(400, 8, 1, generator=draw) < 0.05
+    terminated = torch.rand(400, 8, 1, generator=draw) < 0.05
     theirs, running = RunningMeanStd(shape=()), np.zeros(8)
-    for now, over in zip(reward[..., 0].numpy(), ended[..., 0].numpy(), strict=True):
-        running = running * 0.9 + now
+    for now, over in zip(reward[..., 0].numpy(), terminated[..., 0].numpy(), strict=True):
+        running = running * 0.9 * (1 - over) + now  # line for line as NormalizeReward
         theirs.update(running)
-        running = np.where(over, 0.0, running)
-    sums, unfinished = discounted(reward, ended, torch.zeros(8, 1, dtype=torch.float64), 0.9)
+    sums, unfinished = discounted(reward, terminated, torch.zeros(8, 1, dtype=torch.float64), 0.9)
     moments = Moments(1)
     moments.merge(sums_of(sums, moments.mean), ALONE, 8, 400)
     assert unfinished[:, 0].tolist() == pytest.approx(running.tolist())

@@ -9,6 +9,8 @@ pytestmark = pytest.mark.e2e
 
 SNAKE = {"environment": "snake", "grid": 6, "agents": 2, "food": 2, "view": 3}
 
+PENDULUM = {"environment": "Pendulum-v1", "maxEpisodeSteps": 11, "environmentWorkers": 2, "normalizeRewards": True}
+
 
 def settings(rollouts=3, *, params=None, **sections):
     """A run of four steps a rollout; 10 environments do not divide by 3 or 4."""
@@ -102,6 +104,7 @@ def test_more_processes_than_environments_are_the_same_run(yard, fork_server, tm
         (SNAKE | {"policies": "independent", "model": "cnn"}, "ddp", 2),
         ({}, "ddp", 3),
         (SNAKE, "fsdp", 2),
+        (PENDULUM, "ddp", 2),
     ],
 )
 def test_killed_while_it_saves_a_run_ends_with_the_same_bits(yard, tmp_path, params, strategy, world):

@@ -172,10 +172,22 @@ def test_what_an_environment_may_not_return_is_named(world, message):
         ({"environment": "nowhere:Thing-v0"}, "trainer.params.environment: 'nowhere:Thing-v0': No module named"),
         (HILL | {"environment": "outside_worlds:Tuned"}, "has actions Tuple("),
         (HILL | {"environment": "outside_worlds:Boundless", "actionBounds": "rescale"}, "(1,), float32); use clip"),
-        (HILL | {"actionBounds": "rescale"}, "trainer.params.actionBounds: rescale, but trainer.params.environment: 'o"),
-        ({"environment": "outside_worlds:Corridor", "frameStack": 2}, "trainer.params.frameStack: 2, but outside_worlds"),
-        ({"environment": "Pendulum-v1", "model": "nature"}, "trainer.params.model: a CNN sees pictures [height, width]"),
-        (HILL | {"environment": "outside_worlds:Catch", "model": "nature"}, "nature needs pictures of at least 36 x 36"),
+        (
+            HILL | {"actionBounds": "rescale"},
+            "trainer.params.actionBounds: rescale, but trainer.params.environment: 'o",
+        ),
+        (
+            {"environment": "outside_worlds:Corridor", "frameStack": 2},
+            "trainer.params.frameStack: 2, but outside_worlds",
+        ),
+        (
+            {"environment": "Pendulum-v1", "model": "nature"},
+            "trainer.params.model: a CNN sees pictures [height, width]",
+        ),
+        (
+            HILL | {"environment": "outside_worlds:Catch", "model": "nature"},
+            "nature needs pictures of at least 36 x 36",
+        ),
         ({"environment": "nowhere:Thing"}, "there is no module 'nowhere'; set workingDir to its folder"),
         ({"environment": "outside_worlds:Thing"}, "but outside_worlds has no class Thing"),
         ({"environment": "outside_worlds:made_of_many"}, "is a VectorEnv of gymnasium; name the class of a single"),

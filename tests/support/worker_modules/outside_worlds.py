@@ -1,5 +1,8 @@
 """Environments as users write them: one of tensors, others of gymnasium."""
 
+import os
+import signal
+
 import gymnasium
 import numpy as np
 import torch
@@ -229,3 +232,74 @@ class Souvenir(Hill):
         Souvenir.steps += 1
         seen, reward, *rest = super().step(action)
         return seen, reward + Souvenir.steps // 40, *rest
+
+
+class Boundless(Hill):
+    """Pushed by any force."""
+
+    action_space = spaces.Box(-np.inf, np.inf, (1,))
+
+    def step(self, action):
+        return super().step(action[0])
+
+
+class Tuned(Hill):
+    action_space = spaces.Tuple((spaces.Discrete(2), spaces.Box(0, 1)))
+
+
+class Crane(gymnasium.Env):
+    """Two motors with other bounds, whose numbers are a matrix; shows and pays what they were given."""
+
+    observation_space = spaces.Box(-9, 9, (3,))
+    action_space = spaces.Box(np.array([[-2.0], [0.0]]), np.array([[2.0], [1.0]]), dtype=np.float64)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.array([self.np_random.uniform(), 0, 0], np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        gust, over = self.np_random.uniform(size=2)
+        return np.array([gust, *action[:, 0]], np.float32), float(action.sum()), over > 0.9, False, {}
+
+
+class Catch(gymnasium.Env):
+    """A ball falls through a picture of 8 x 8 pixels with three colours, and a bat catches it at the bottom."""
+
+    side = 8
+    observation_space = spaces.Box(0, 255, (8, 8, 3), np.uint8)
+    action_space = spaces.Discrete(3, start=-1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.ball, (self.column, self.bat) = 0, self.np_random.integers(self.side, size=2)
+        return self._seen(), {}
+
+    def step(self, action):
+        self.bat = min(max(self.bat + int(action), 0), self.side - 1)
+        self.ball += 1
+        over = self.ball == self.side - 1
+        return self._seen(), float(over and abs(self.bat - self.column) <= 1), over, False, {}
+
+    def _seen(self):
+        seen = np.zeros((self.side, self.side, 3), np.uint8)
+        seen[self.ball, self.column, 0] = 255
+        seen[self.side - 1, self.bat, 2] = 255
+        return seen
+
+
+class WideCatch(Catch):
+    """The same on 44 x 44 pixels, in shades of grey."""
+
+    side = 44
+    observation_space = spaces.Box(0, 255, (44, 44), np.uint8)
+
+    def _seen(self):
+        return super()._seen().max(-1)
+
+
+class Deadly(Hill):
+    """It ends the process that plays it."""
+
+    def step(self, action):
+        os.kill(os.getpid(), signal.SIGKILL)

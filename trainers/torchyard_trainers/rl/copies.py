@@ -171,7 +171,7 @@ class WorkerCopies:
             channel, far = context.Pipe()
             work = context.Process(
                 target=_serve,
-                args=(make, size, reader, far, [*self._channels, channel], os.getpid()),
+                args=(lambda size=size: OwnCopies(make, size, reader), far, [*self._channels, channel], os.getpid()),
                 daemon=True,
                 name="environments",
             )
@@ -227,9 +227,9 @@ class WorkerCopies:
 
 
 def _serve(
-    make: Callable[[], Any], count: int, reader: Reader, channel: Connection, others: Sequence[Connection], parent: int
+    open_copies: Callable[[], OwnCopies], channel: Connection, others: Sequence[Connection], parent: int
 ) -> None:
-    """Play `count` copies as the trainer asks for it, until it closes the channel."""
+    """Play copies as the trainer asks for it, until it closes the channel."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -245,7 +245,7 @@ def _serve(
         while True:
             try:
                 if copies is None:
-                    copies, found = OwnCopies(make, count, reader), None
+                    copies, found = open_copies(), None
                 else:
                     assert request is not None
                     found = getattr(copies, request[0])(*request[1])

@@ -91,26 +91,27 @@ def sums_of(values: Tensor, about: Tensor) -> Tensor:
 
 
 class Discounted(NamedTuple):
-    """The discounted sums of rewards up to each step, [T, n, A, 1], and those of unfinished episodes, [n, A]."""
+    """The discounted sums of rewards up to each step, [T, n, A, 1], and those after the last one, [n, A]."""
 
     sums: Tensor
     running: Tensor
 
 
-def discounted(reward: Tensor, ended: Tensor, running: Tensor, gamma: float) -> Discounted:
-    """Return what rewards are scaled by the deviation of: sums that start again with each episode.
+def discounted(reward: Tensor, terminated: Tensor, running: Tensor, gamma: float) -> Discounted:
+    """Return what rewards are scaled by the deviation of: discounted sums that a termination, but no time limit, ends.
+
+    Those of gymnasium and so of CleanRL: the sum of the step that terminates is its reward alone.
 
     Args:
         reward: [T, n, A].
-        ended: [T, n, A] bool.
-        running: [n, A] float64, of the episodes that were unfinished before the first step.
+        terminated: [T, n, A] bool.
+        running: [n, A] float64, after the step before the first one.
         gamma: discount of a step.
     """
     sums = []
-    for now, over in zip(reward, ended, strict=True):
-        running = running * gamma + now.double()
+    for now, over in zip(reward, terminated, strict=True):
+        running = (running * gamma).masked_fill(over, 0) + now.double()
         sums.append(running)
-        running = running.masked_fill(over, 0)
     return Discounted(torch.stack(sums)[..., None], running)
 
 

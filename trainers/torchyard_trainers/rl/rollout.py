@@ -33,7 +33,7 @@ class Policy(Protocol):
     """A policy that acts and a value network that judges, both on observations [B, A, D]."""
 
     def logits(self, observations: Tensor) -> Tensor:
-        """Return the parameters of the distribution of actions [B, A, P]: for choices, unnormalised log-probabilities."""
+        """Return the parameters of the distribution of actions [B, A, P]; for choices these are logits."""
 
     def values(self, observations: Tensor) -> Tensor:
         """Return expected discounted returns [B, A]."""

@@ -138,8 +138,7 @@ class Collector:
         observations = sums_of(trajectory.observation, mean) if mean is not None else None
         returns = reward = None
         if scale is not None:
-            ended = trajectory.terminated | trajectory.truncated
-            sums, unfinished = discounted(trajectory.reward, ended, unfinished, settings.gamma)
+            sums, unfinished = discounted(trajectory.reward, trajectory.terminated, unfinished, settings.gamma)
             returns, reward = sums_of(sums, scale[0]), scaled(trajectory.reward, scale[1])
         rollout = evaluate_trajectory(
             actor, environment, trajectory, running=running, weights=weights, settings=settings, reward=reward

@@ -13,9 +13,9 @@ from torchyard_trainers.rl.outside import (
     make_tensor_environment,
     makes_gymnasium,
 )
+from torchyard_trainers.rl.spaces import Options
 from torchyard_trainers.vecrl.bandit import Bandit
 from torchyard_trainers.vecrl.cartpole import CartPole
-from torchyard_trainers.rl.spaces import Options
 from torchyard_trainers.vecrl.params import GYMNASIUM_ONLY, Settings, is_class, is_ours
 from torchyard_trainers.vecrl.snake import Snake
 

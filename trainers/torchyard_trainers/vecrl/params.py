@@ -44,7 +44,9 @@ class Params(rl.PpoParams, frozen=True, forbid_unknown_fields=True, rename="came
     ] = None
     environment_workers: Annotated[
         Annotated[int, Meta(ge=0, le=64)],
-        doc("gymnasium: processes of each rank that play its environments, with the same results; 0: the trainer's own."),
+        doc(
+            "gymnasium: processes of each rank that play its environments, with the same results; 0: the trainer's own."
+        ),
     ] = 0
     frame_stack: Annotated[
         Annotated[int, Meta(ge=1, le=16)], doc("gymnasium: the newest observations that the policy sees together.")
@@ -129,7 +131,7 @@ class Settings(rl.PpoSettings, frozen=True, kw_only=True):
 METRICS = (*rl.METRICS, "updateEpochs", "evalReturn", "evalLength", "evalUntrained", "envStepsPerSecond")
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
 METRICS_WITH = {
-    "updateEpochs": ("targetKl", ".*"),
+    "updateEpochs": ("targetKl", r"(?!0(\.0)?$).*"),
     "evalLength": ("environment", "snake"),
     "evalReturn": ("environment", "(?!snake$).*"),
 }
