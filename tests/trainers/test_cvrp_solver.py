@@ -39,11 +39,11 @@ def test_best_known_tours_are_no_longer_than_savings_and_are_computed_once(monke
     gap = 100 * (metrics["costMultistart"] / metrics["costSolver"] - 1)
     assert metrics["gapSolverPercent"] == pytest.approx(gap)
     assert "than PyVRP (" in work.summary(metrics)["text"]
-    monkeypatch.setattr(solver, "solve_all", lambda _: pytest.fail("solved again"))
+    monkeypatch.setattr(solver, "solve_all", lambda *_: pytest.fail("solved again"))
     assert work.evaluate(session)["costSolver"] == metrics["costSolver"]
     (file,) = tmp_path.glob("torchyard/cvrp/*.json")
     file.write_text("{")
-    monkeypatch.setattr(solver, "solve_all", lambda each: torch.ones(len(each.demand), dtype=torch.float64))
+    monkeypatch.setattr(solver, "solve_all", lambda each, _: torch.ones(len(each.demand), dtype=torch.float64))
     assert work.evaluate(session)["costSolver"] == 1, "a file that cannot be read is written again"
 
 

@@ -7,10 +7,11 @@ import torch
 
 from torchyard_trainers.cvrp import tours
 from torchyard_trainers.cvrp.decoding import seek, symmetries
-from torchyard_trainers.cvrp.heuristics import nearest_neighbour, savings
+from torchyard_trainers.cvrp.heuristics import savings
 from torchyard_trainers.cvrp.instances import Instances, distances, generate
 from torchyard_trainers.cvrp.params import PRESETS
 from torchyard_trainers.cvrp.policy import Policy
+from torchyard_trainers.cvrp.problems import Cvrp
 from torchyard_trainers.cvrp.solutions import routes_of
 
 
@@ -50,7 +51,7 @@ def test_instances_follow_the_standard():
     assert sorted(made.demand[:, 1:].unique().tolist()) == [float(d) for d in range(1, 10)]
     assert made.demand[:, 1:].mean() == pytest.approx(5, abs=0.05)
     assert made.xy.mean() == pytest.approx(0.5, abs=0.01)
-    sizes = {name: (preset["customers"], preset["capacity"]) for name, preset in PRESETS.items()}
+    sizes = {name: (each["customers"], each["capacity"]) for name, each in PRESETS.items() if "problem" not in each}
     assert sizes == {"tiny": (10, 20), "cvrp20": (20, 30), "cvrp50": (50, 40), "cvrp100": (100, 50)}
 
 
@@ -121,7 +122,7 @@ def test_no_solution_is_shorter_than_the_best_of_all():
     with torch.no_grad():
         sampled = policy(instances, keys)
     tours.check(instances, sampled.moves, sampled.cost)
-    moves, nearest = nearest_neighbour(instances)
+    moves, nearest = Cvrp().nearest(instances)
     tours.check(instances, moves, nearest)
     for index in range(6):
         best = best_length(
@@ -133,7 +134,7 @@ def test_no_solution_is_shorter_than_the_best_of_all():
 
 def test_nearest_neighbour_is_as_long_as_published():
     instances = generate(1, "evaluation", torch.arange(2000), customers=10, capacity=20)
-    assert nearest_neighbour(instances)[1].mean() == pytest.approx(5.62, abs=0.05)
+    assert Cvrp().nearest(instances)[1].mean() == pytest.approx(5.62, abs=0.05)
 
 
 def test_savings_are_those_of_clarke_and_wright_by_hand():
@@ -152,7 +153,7 @@ def test_savings_are_solutions_between_the_best_and_nearest_neighbour():
     instances = generate(1, "evaluation", torch.arange(500), customers=20, capacity=30)
     moves, cost = savings(instances)
     tours.check(instances, moves, cost)
-    assert cost.mean() < nearest_neighbour(instances)[1].mean() - 0.5
+    assert cost.mean() < Cvrp().nearest(instances)[1].mean() - 0.5
     small = generate(3, "small", torch.arange(6), customers=5, capacity=12)
     for index in range(6):
         one = Instances(small.xy[index : index + 1], small.demand[index : index + 1], small.capacity)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torchyard_trainers.core.device import works_on_cpu
 from torchyard_trainers.cvrp import tours
 from torchyard_trainers.cvrp.instances import Instances
+from torchyard_trainers.cvrp.problems.interface import Problem
 
 TANH_CLIP = 10.0
 FEATURES = 4
@@ -23,7 +24,7 @@ RANK = 8
 class Memory(NamedTuple):
     """What the decoder remembers of B instances of n nodes: computed once, read in every situation."""
 
-    queries: Tensor  # [B, n, d] of a vehicle at this node, but for its load
+    queries: Tensor  # [B, n, d] of a vehicle at this node, but for its features
     keys: Tensor  # [B, H, n, d / H] of the glimpse
     values: Tensor  # [B, H, n, d / H] of the glimpse
     pointers: Tensor  # [B, n, d]
@@ -39,20 +40,21 @@ class Tables(NamedTuple):
     """Products of a memory's parts. Of few nodes, looking products up is cheaper than multiplying again each time."""
 
     scores: Tensor  # [B, n, H n] queries with keys: row i for a vehicle at node i
-    load_scores: Tensor  # [B, 1, H n] of the load with keys
+    context_scores: Tensor  # [B, C, H n] of the features of a vehicle with keys
     pointers: Tensor  # [B, H n, n] values with pointers
 
 
 class Decoder(nn.Module):
     """One glimpse over the nodes a vehicle may go to, then a pointer to one of them."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, problem: Problem) -> None:
         super().__init__()
-        self.heads = heads
+        self.heads, self.problem = heads, problem
         self.node_inputs = nn.Linear(width, 3 * width, bias=False)
         self.graph_context = nn.Linear(width, width, bias=False)
         self.node_context = nn.Linear(width, width, bias=False)
-        self.load_context = nn.Parameter(torch.empty(width).uniform_(-(width**-0.5), width**-0.5))
+        contexts = torch.empty(problem.vehicle_features, width)
+        self.vehicle_context = nn.Parameter(contexts.uniform_(-(width**-0.5), width**-0.5))
         self.glimpse = nn.Linear(width, width, bias=False)
 
     def remember(self, nodes: Tensor) -> Memory:
@@ -75,18 +77,18 @@ class Decoder(nn.Module):
         batch, nodes, _ = memory.queries.shape
         scale = memory.keys.shape[-1] ** -0.5
         keys = memory.keys.transpose(2, 3) * scale
-        load = self.load_context.to(keys.dtype).view(self.heads, 1, -1)
+        context = self.vehicle_context.to(keys.dtype).unflatten(1, (self.heads, -1)).transpose(0, 1)  # [H, C, d / H]
         scores = self._by_head(memory.queries) @ keys
         pointers = memory.values @ self._by_head(memory.pointers).transpose(2, 3)
         return Tables(
             scores.transpose(1, 2).reshape(batch, nodes, -1),
-            (load @ keys).reshape(batch, 1, -1),
+            (context @ keys).transpose(1, 2).reshape(batch, len(self.vehicle_context), -1),
             pointers.reshape(batch, -1, nodes),
         )
 
     def forward(self, memory: Memory, instances: Instances, state: tours.Tours) -> Tensor:
         """Score the next node of each vehicle: [B, S, n] float32, -inf where it may not go."""
-        options = tours.feasible(instances, state)
+        options = self.problem.feasible(instances, state)
         if memory.tables is not None:
             return self._clip(self._look_up(memory.tables, instances, state, options), options)
         query = self._by_head(self._query(memory, instances, state))
@@ -94,19 +96,22 @@ class Decoder(nn.Module):
         return self._clip(mixed.transpose(1, 2).flatten(2) @ memory.pointers.transpose(1, 2), options)
 
     def _look_up(self, tables: Tables, instances: Instances, state: tours.Tours, options: Tensor) -> Tensor:
-        share = (state.load / instances.capacity)[..., None].to(tables.scores.dtype)
+        features = self.problem.describe_vehicles(instances, state).to(tables.scores.dtype)
         # A product where there is a gradient, since that is one too; of `addcmul` it is a sum over a tensor as large as
         # all scores. Elsewhere a pass over all is cheaper than a small product for each instance.
-        combine = torch.baddbmm if tables.load_scores.requires_grad else torch.addcmul
-        scores = combine(rows(tables.scores, state.node), share, tables.load_scores)
+        learns = tables.context_scores.requires_grad or len(self.vehicle_context) > 1
+        combine = torch.baddbmm if learns else torch.addcmul
+        scores = combine(rows(tables.scores, state.node), features, tables.context_scores)
         scores = scores.float().unflatten(-1, (self.heads, -1)) + penalty(options)[:, :, None]
         return scores.softmax(-1).flatten(2).to(tables.pointers.dtype) @ tables.pointers
 
     def _query(self, memory: Memory, instances: Instances, state: tours.Tours) -> Tensor:
-        """Where a vehicle is and the share of its capacity left, as a query: [B, S, d]."""
+        """Where a vehicle is and what its problem says of it, as a query: [B, S, d]."""
         here = rows(memory.queries, state.node)
-        share = (state.load / instances.capacity)[..., None].to(here.dtype)
-        return torch.addcmul(here, share, self.load_context.to(here.dtype))
+        features = self.problem.describe_vehicles(instances, state).to(here.dtype)
+        if len(self.vehicle_context) > 1:
+            return here + features @ self.vehicle_context.to(here.dtype)
+        return torch.addcmul(here, features, self.vehicle_context.to(here.dtype))
 
     def _clip(self, scores: Tensor, options: Tensor) -> Tensor:
         width = self.glimpse.weight.shape[0]
@@ -144,8 +149,8 @@ class DynamicDecoder(Decoder):
     ever written out for each situation: memory stays [B, S, n, RANK] instead of [B, S, n, 3 d].
     """
 
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__(width, heads)
+    def __init__(self, width: int, heads: int, problem: Problem) -> None:
+        super().__init__(width, heads, problem)
         self.features = nn.Linear(FEATURES, RANK)
         self.renewal = nn.Linear(RANK, 3 * width, bias=False)
 
@@ -154,7 +159,7 @@ class DynamicDecoder(Decoder):
 
     def forward(self, memory: Memory, instances: Instances, state: tours.Tours) -> Tensor:
         """See `Decoder.forward`."""
-        options = tours.feasible(instances, state)
+        options = self.problem.feasible(instances, state)
         query = self._query(memory, instances, state)
         news = F.silu(self.features(self._look(instances, state, options).to(query.dtype)))
         to_keys, to_values, to_pointers = self.renewal.weight.chunk(3, 0)

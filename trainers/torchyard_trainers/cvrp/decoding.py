@@ -35,7 +35,7 @@ def seek(policy: nn.Module, instances: Instances, decoding: str, samples: int, i
 
 
 def routes_each(decoding: str, samples: int, customers: int) -> int:
-    """Return how many routes an instance takes."""
+    """Return how many routes an instance of so many customers beside the depot takes."""
     routes = {"greedy": 1, "sampling": samples, "augmented": SYMMETRIES, "multistart": SYMMETRIES * customers}
     return routes[decoding]
 
@@ -53,4 +53,5 @@ def symmetries(instances: Instances) -> Instances:
     sides = [(x, y), (1 - x, y), (x, 1 - y), (1 - x, 1 - y)]
     sides += [(second, first) for first, second in sides]
     xy = torch.cat([torch.stack(pair, -1) for pair in sides])
-    return Instances(xy, instances.demand.repeat(SYMMETRIES, 1), instances.capacity)
+    more = None if instances.more is None else instances.more.repeat(SYMMETRIES, 1, 1)
+    return Instances(xy, instances.demand.repeat(SYMMETRIES, 1), instances.capacity, more)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from torchyard_trainers.core.device import works_on_cpu
 from torchyard_trainers.cvrp.instances import Instances, distances
+from torchyard_trainers.cvrp.problems.interface import Problem
 
 
 class Attention(nn.Module):
@@ -185,18 +186,19 @@ class GraphBlock(nn.Module):
 class Encoder(nn.Module):
     """Embeds depot and customers and passes them through blocks."""
 
-    def __init__(self, blocks: list[nn.Module], width: int, final_norm: nn.Module) -> None:
+    def __init__(self, blocks: list[nn.Module], width: int, final_norm: nn.Module, problem: Problem) -> None:
         super().__init__()
+        self.problem = problem
         self.depot = nn.Linear(2, width)
-        self.customer = nn.Linear(3, width)
+        self.customer = nn.Linear(2 + problem.node_features, width)
         self.blocks = nn.ModuleList(blocks)
         self.final_norm = final_norm
 
     def forward(self, instances: Instances) -> Tensor:
         """Instances of n nodes -> [B, n, d]."""
         dtype = self.depot.weight.dtype
-        share = (instances.demand / instances.capacity)[..., None]
-        customers = torch.cat([instances.xy[:, 1:], share[:, 1:]], -1).to(dtype)
+        features = self.problem.describe_nodes(instances)
+        customers = torch.cat([instances.xy[:, 1:], features[:, 1:]], -1).to(dtype)
         nodes = torch.cat([self.depot(instances.xy[:, :1].to(dtype)), self.customer(customers)], 1)
         distance = distances(instances)
         for block in self.blocks:
@@ -204,9 +206,10 @@ class Encoder(nn.Module):
         return self.final_norm(nodes)
 
 
-def build_encoder(model: str, width: int, heads: int, layers: int) -> Encoder:
+def build_encoder(model: str, width: int, heads: int, layers: int, problem: Problem) -> Encoder:
     """Build the encoder of a model by its name: am, gat, gt or dgt."""
     if model == "am":
-        return Encoder([AttentionBlock(width, heads) for _ in range(layers)], width, nn.Identity())
+        return Encoder([AttentionBlock(width, heads) for _ in range(layers)], width, nn.Identity(), problem)
     attention = EdgeAttention if model == "gat" else DistanceBiasedAttention
-    return Encoder([GraphBlock(attention(width, heads), width) for _ in range(layers)], width, nn.LayerNorm(width))
+    blocks: list[nn.Module] = [GraphBlock(attention(width, heads), width) for _ in range(layers)]
+    return Encoder(blocks, width, nn.LayerNorm(width), problem)

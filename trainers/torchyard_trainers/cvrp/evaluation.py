@@ -5,15 +5,15 @@ from torch import Tensor, nn
 
 from torchyard_trainers.core.evaluation import each_over_ranks, over_ranks
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.cvrp import decoding, heuristics, tours
+from torchyard_trainers.cvrp import decoding
 from torchyard_trainers.cvrp.instances import Instances, generate
 from torchyard_trainers.cvrp.params import Settings
 from torchyard_trainers.cvrp.problem import Problem
+from torchyard_trainers.cvrp.problems import Cvrp, open_problem
 
 # The set is the same for every seed, so that costs of different runs can be compared; 1234 as in Kool 2019.
 EVALUATION = "evaluation"
 EVALUATION_SEED = 1234
-HEURISTICS = {"costNearest": heuristics.nearest_neighbour, "costSavings": heuristics.savings}
 
 
 def tour_lengths(
@@ -25,10 +25,11 @@ def tour_lengths(
         ids = torch.tensor(positions, device=session.world.device)
         instances = make(settings, stream, ids)
         routes = decoding.seek(policy, instances, how, settings.decoding_samples, ids)
-        tours.check(instances, routes.moves, routes.cost)
+        problem.check(instances, routes.moves, routes.cost)
         return routes.cost[:, 0]
 
-    routes = decoding.routes_each(how, settings.decoding_samples, settings.customers)
+    problem = open_problem(settings.problem)
+    routes = decoding.routes_each(how, settings.decoding_samples, problem.nodes(settings.customers) - 1)
     at_once = max(1, settings.eval_batch // routes)
     return over_ranks(session, lengths, count, at_once=at_once)
 
@@ -38,9 +39,11 @@ def heuristic_cost(session: Session, settings: Settings, name: str, stream: str,
 
     def lengths(positions: list[int]) -> Tensor:
         instances = make(settings, stream, torch.tensor(positions, device=session.world.device))
-        moves, cost = HEURISTICS[name](instances)
-        tours.check(instances, moves, cost)
+        moves, cost = problem.heuristics[name].solve(instances)
+        problem.check(instances, moves, cost)
         return cost[:, 0]
+
+    problem = open_problem(settings.problem)
 
     return float(over_ranks(session, lengths, count, at_once=settings.eval_batch, casts=False).mean())
 
@@ -53,7 +56,7 @@ def solve(session: Session, policy: nn.Module, settings: Settings, problems: lis
         instances = place(problems[position], device)
         ids = torch.tensor([position], device=device)
         routes = decoding.seek(policy, instances, settings.decoding, settings.decoding_samples, ids)
-        tours.check(instances, routes.moves, routes.cost)
+        Cvrp().check(instances, routes.moves, routes.cost)
         return routes.moves[0, 0].tolist()
 
     return each_over_ranks(session, tour, len(problems))
@@ -72,12 +75,15 @@ def place(problem: Problem, device: torch.device) -> Instances:
 def make(settings: Settings, stream: str, ids: Tensor) -> Instances:
     """Make instances of the run's problem; the evaluation set does not depend on the run's seed and is held out."""
     held_out = stream == EVALUATION
+    problem = open_problem(settings.problem)
     return generate(
         EVALUATION_SEED if held_out else settings.seed,
         stream,
         ids,
-        customers=settings.customers,
+        customers=problem.nodes(settings.customers) - 1,
         capacity=settings.capacity,
         distribution=settings.distribution,
         held_out=held_out,
+        draws=problem.draws,
+        make=problem.generate,
     )

@@ -1,5 +1,6 @@
 """Parameters of the `cvrp` workload. Imports no torch: the operator's schema is made from this file."""
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -10,13 +11,29 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parameters import Count, doc, given, read
 
 
+LEAST_CITIES = 4
+OURS = ("cvrp", "tsp", "vrptw")
+_CLASS = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
+_PROBLEM = {"pattern": f"^({'|'.join(OURS)}|{_CLASS})$", "x-form": f"{', '.join(OURS)} or MODULE:CLASS"}
+
+
 class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
-    """REINFORCE on the capacitated vehicle routing problem. What is absent comes from the preset."""
+    """REINFORCE on routing problems. What is absent comes from the preset."""
 
     preset: Annotated[
-        Literal["tiny", "cvrp20", "cvrp50", "cvrp100"],
-        doc("Sizes to start from: tiny (10 customers) learns on a CPU in a minute, the others are the standard."),
+        Literal["tiny", "cvrp20", "cvrp50", "cvrp100", "tsp20", "tsp50", "tsp100", "vrptw20", "vrptw50", "vrptw100"],
+        doc(
+            "Sizes to start from: tiny (10 customers) learns on a CPU in a minute, the others are the standard of their "
+            "problem."
+        ),
     ] = "tiny"
+    problem: Annotated[
+        Annotated[str, Meta(max_length=256, extra_json_schema=_PROBLEM)] | None,
+        doc(
+            "cvrp: vehicles of one capacity; tsp: one tour through all cities; vrptw: cvrp with time windows; or "
+            "MODULE:CLASS of your own (docs/workloads.md). Default: that of the preset; of tiny: cvrp."
+        ),
+    ] = None
     steps: Annotated[Count | None, doc("Optimizer steps.")] = None
     seed: Annotated[Annotated[int, Meta(ge=0, le=2**31 - 1)], doc("Seed of weights, instances and sampled routes.")] = 1
     model: Annotated[
@@ -33,7 +50,9 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
             "ema: moving average of all routes' lengths; critic: a network that expects them."
         ),
     ] = "shared"
-    customers: Annotated[Annotated[int, Meta(ge=2, le=1000)] | None, doc("Customers of an instance.")] = None
+    customers: Annotated[
+        Annotated[int, Meta(ge=2, le=1000)] | None, doc("Customers of an instance; of tsp: its cities.")
+    ] = None
     capacity: Annotated[Annotated[int, Meta(ge=10, le=100000)] | None, doc("Vehicle capacity, in units of demand.")] = (
         None
     )
@@ -99,6 +118,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
 class Settings(Struct, frozen=True, kw_only=True):
     """Parameters with every preset value filled in."""
 
+    problem: str
     steps: int
     seed: int
     model: str
@@ -152,12 +172,14 @@ METRICS = (
     "cost",
     "costNearest",
     "costSavings",
+    "costInsertion",
     "costSampling",
     "costAugmented",
     "costMultistart",
     "costUntrained",
     "costSolver",
     "gapSavingsPercent",
+    "gapInsertionPercent",
     "gapSolverPercent",
     "gapReferencePercent",
 )
@@ -165,6 +187,10 @@ METRICS = (
 METRICS_WITH = {
     "costSolver": ("solver", "pyvrp"),
     "gapSolverPercent": ("solver", "pyvrp"),
+    "costSavings": ("problem", "cvrp|tsp"),
+    "gapSavingsPercent": ("problem", "cvrp|tsp"),
+    "costInsertion": ("problem", "vrptw"),
+    "gapInsertionPercent": ("problem", "vrptw"),
     "baselineCost": ("baseline", "ema|rollout"),
     "baselineRenewals": ("baseline", "rollout"),
 }
@@ -194,14 +220,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cvrp50": {**_STANDARD, "customers": 50, "capacity": 40, "steps": 50_000},
     "cvrp100": {**_STANDARD, "customers": 100, "capacity": 50, "steps": 100_000, "batch": 256},
 }
-
+for _other in ("tsp", "vrptw"):
+    PRESETS |= {f"{_other}{size}": PRESETS[f"cvrp{size}"] | {"problem": _other} for size in (20, 50, 100)}
 
 # Only `shared` compares routes of one instance; for the others, more instances tell more than more routes of each.
 UNSHARED: dict[str, dict[str, Any]] = {
-    "tiny": {"batch": 128, "samples": 4},
-    "cvrp20": {"samples": 1},
-    "cvrp50": {"samples": 1},
-    "cvrp100": {"samples": 1},
+    name: {"batch": 128, "samples": 4} if name == "tiny" else {"samples": 1} for name in PRESETS
 }
 
 
@@ -214,9 +238,15 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     params = read(raw, Params)
     preset = PRESETS[params.preset] | ({} if params.baseline == "shared" else UNSHARED[params.preset])
     values = given(params)
+    preset = {"problem": "cvrp", **preset}
+    _check_problem(params, preset["problem"])
     if parallelism.global_batch_size is not None:
         values["batch"] = parallelism.global_batch_size
     settings = msgspec.convert({**preset, **values, "compile": parallelism.compile}, Settings)
+    if settings.problem == "tsp" and settings.customers < LEAST_CITIES:
+        raise ConfigError(
+            f"trainer.params.customers: {settings.customers} cities are no tour; use at least {LEAST_CITIES}"
+        )
     if settings.embedding % settings.heads:
         raise ConfigError(
             f"trainer.params.embedding: {settings.embedding} is not a multiple of heads ({settings.heads}); change one"
@@ -233,3 +263,28 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     largest_demand = 10 if settings.distribution == "grid-1-10" else 9
     assert settings.capacity >= largest_demand
     return settings
+
+
+def _check_problem(params: Params, of_preset: str) -> None:
+    """Check what a problem and other parameters require of each other."""
+    problem = of_preset if params.problem is None else params.problem
+    if not re.fullmatch(f"{'|'.join(OURS)}|{_CLASS}", problem):
+        raise ConfigError(
+            f"trainer.params.problem: {problem!r} is none of {', '.join(OURS)}; use one of them, or MODULE:CLASS"
+        )
+    if params.preset != "tiny" and problem in OURS and problem != of_preset:
+        raise ConfigError(
+            f"trainer.params.preset: {params.preset}, but its problem is {of_preset}, not {problem}; remove one of them"
+        )
+    if problem == "tsp" and params.capacity is not None:
+        raise ConfigError(f"trainer.params.capacity: {params.capacity}, but tsp has no demands; remove it")
+    if problem == "vrptw" and params.distribution != "uniform":
+        raise ConfigError(
+            f"trainer.params.distribution: {params.distribution}, but instances of vrptw are uniform; remove it"
+        )
+    if params.instances is not None and problem != "cvrp":
+        raise ConfigError(
+            f"trainer.params.instances: files of CVRPLIB are problems of cvrp, not {problem}; remove one of them"
+        )
+    if params.solver != "none" and problem not in OURS:
+        raise ConfigError(f"trainer.params.solver: {params.solver} knows {', '.join(OURS)}, not {problem}; remove it")

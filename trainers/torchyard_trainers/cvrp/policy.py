@@ -19,6 +19,7 @@ from torchyard_trainers.cvrp import tours
 from torchyard_trainers.cvrp.decoder import Decoder, DynamicDecoder, Memory
 from torchyard_trainers.cvrp.encoders import build_encoder
 from torchyard_trainers.cvrp.instances import Instances
+from torchyard_trainers.cvrp.problems import Cvrp, Problem
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,7 +28,7 @@ T = TypeVar("T")
 class Routes(NamedTuple):
     """Solutions, and how likely the policy is to choose them."""
 
-    cost: Tensor  # [B, S] float32 tour lengths, no gradient
+    cost: Tensor  # [B, S] float32 of the problem, tour lengths as a rule; no gradient
     moves: Tensor  # [B, S, T] int64
     log_likelihood: Tensor | None = None  # [B, S] float32, with gradient, if asked for
     expected: Tensor | None = (
@@ -39,13 +40,22 @@ class Policy(nn.Module):
     """An encoder with a pointer decoder, and a critic if one is wanted."""
 
     def __init__(
-        self, model: str, width: int, heads: int, layers: int, *, critic: bool = False, compiled: bool = False
+        self,
+        model: str,
+        width: int,
+        heads: int,
+        layers: int,
+        *,
+        critic: bool = False,
+        compiled: bool = False,
+        problem: Problem | None = None,
     ) -> None:
         super().__init__()
+        self.problem = problem = Cvrp() if problem is None else problem
         self._compiled = compiled
         self._graphed: Graphed[..., tuple[Tensor, list[tours.Tours]]] | None = None
-        self.encoder = build_encoder(model, width, heads, layers)
-        self.decoder = (DynamicDecoder if model == "dgt" else Decoder)(width, heads)
+        self.encoder = build_encoder(model, width, heads, layers, problem)
+        self.decoder = (DynamicDecoder if model == "dgt" else Decoder)(width, heads, problem)
         self.critic = Critic(width) if critic else None
 
     def forward(
@@ -72,7 +82,9 @@ class Policy(nn.Module):
         nodes = self.encoder(instances)
         memory = self.decoder.remember(nodes)
         moves, situations = self._constructor()(instances, memory.detach(), keys, starts)
-        routes = Routes(tours.length(instances, moves), moves.clone())  # a graph writes its next ones in the same place
+        routes = Routes(
+            self.problem.cost(instances, moves), moves.clone()
+        )  # a graph writes its next ones in the same place
         if not likelihood:
             return routes
         scores = hastened(likelihood_of, memory.queries, compiled=self._compiled)
@@ -98,10 +110,10 @@ class Policy(nn.Module):
         self, instances: Instances, memory: Memory, keys: Tensor | None, starts: Tensor | None
     ) -> tuple[Tensor, list[tours.Tours]]:
         """Return the moves [B, S, T] and the T situations they were made in."""
-        most = tours.longest(instances.demand.shape[1] - 1)
+        most = self.problem.longest(instances.demand.shape[1])
         noise = None if keys is None else uniform(split_keys(keys, most)).double().movedim(-1, 0).contiguous()
         samples = keys.shape[1] if keys is not None else 1 if starts is None else len(starts)
-        state = tours.depart(instances, samples)
+        state = self.problem.depart(instances, samples)
         # Greedy routes are one an instance: too little work to be worth a compilation.
         go = go_on if noise is None else hastened(go_on, memory.queries, compiled=self._compiled)
         moves, situations = [], []
@@ -109,16 +121,16 @@ class Policy(nn.Module):
             situations.append(state)
             if starts is not None and not step:
                 node = starts.expand(len(instances.demand), -1)
-                state = tours.visit(instances, state, node)
+                state = self.problem.visit(instances, state, node)
             elif only_shapes() and 1 < step < most - 1:  # each move takes what the one before it takes
-                state = tours.Tours(*map(torch.clone, state))
+                state = tours.copied(state)
                 node = state.node
             else:
                 node, state = go(self.decoder, memory, instances, state, None if noise is None else noise[step])
             moves.append(node)
             # On a CPU it costs nothing to see that all vehicles are home; further moves would stay there with
             # probability 1.
-            if can_sync(node) and bool((tours.served(state) & (state.node == 0)).all()):
+            if can_sync(node) and bool(self.problem.ended(state).all()):
                 break
         return torch.stack(moves, -1), situations
 
@@ -129,7 +141,7 @@ def go_on(
     """Choose the next node [B, S] of each vehicle and move there: the likeliest, or sampled at `noise` [B, S]."""
     logits = decoder(memory, instances, state)
     node = logits.argmax(-1) if noise is None else draw(logits, noise)
-    return node, tours.visit(instances, state, node)
+    return node, decoder.problem.visit(instances, state, node)
 
 
 def likelihood_of(

@@ -1,8 +1,9 @@
 """Published mean tour lengths on the standard instances, to compare with. Imports no torch.
 
-Source: Shi and Niu, "A Brief Survey on Learning Based Methods for Vehicle Routing Problems", Procedia Computer Science
+Source of those of CVRP: Shi and Niu, "A Brief Survey on Learning Based Methods for Vehicle Routing Problems", Procedia Computer Science
 221 (2023) 773-780, its table of CVRP results. Instances of Kool 2019: 10,000, uniform, demands 1 to 9. They are drawn
-from the same distribution as the evaluation set here, not the same ones: means of 10,000 differ by about 0.1 %.
+from the same distribution as the evaluation set here, not the same ones: means of 10,000 differ by about 0.1 %. Source of those of TSP: Kool, van
+Hoof, Welling, "Attention, Learn to Solve Routing Problems!", ICLR 2019, its table 1.
 """
 
 from typing import NamedTuple
@@ -25,18 +26,38 @@ FIGURES = (
     Figure("POMO (Kwon 2020), 8 symmetries", {20: 6.14, 50: 10.42, 100: 15.73}),
 )
 
+OPTIMUM = Figure("optimum (Concorde)", {20: 3.84, 50: 5.70, 100: 7.76})
+FIGURES_TSP = (
+    OPTIMUM,
+    Figure("farthest insertion", {20: 3.93, 50: 6.01, 100: 8.35}),
+    Figure("attention model (Kool 2019), greedy", {20: 3.85, 50: 5.80, 100: 8.12}),
+    Figure("attention model (Kool 2019), best of 1280 samples", {20: 3.84, 50: 5.73, 100: 7.94}),
+)
 
-def reference(customers: int, capacity: int, distribution: str) -> float | None:
-    """Return LKH3's mean length for a standard problem; None: nothing was published for this one."""
-    if distribution != "uniform" or CAPACITIES.get(customers) != capacity:
-        return None
-    return REFERENCE.mean[customers]
+
+def figures(customers: int, capacity: int, distribution: str, problem: str = "cvrp") -> tuple[Figure, ...]:
+    """Return what was published for a standard problem, the reference first; (): nothing."""
+    if distribution == "uniform" and problem == "tsp" and customers in OPTIMUM.mean:
+        return FIGURES_TSP
+    if distribution == "uniform" and problem == "cvrp" and CAPACITIES.get(customers) == capacity:
+        return FIGURES
+    return ()
 
 
-def why_none(customers: int, capacity: int, distribution: str) -> str | None:
+def reference(customers: int, capacity: int, distribution: str, problem: str = "cvrp") -> float | None:
+    """Return the mean length of the reference for a standard problem; None: nothing was published for this one."""
+    known = figures(customers, capacity, distribution, problem)
+    return known[0].mean[customers] if known else None
+
+
+def why_none(customers: int, capacity: int, distribution: str, problem: str = "cvrp") -> str | None:
     """Return why no published mean applies to this problem; None if one does."""
-    if reference(customers, capacity, distribution) is not None:
+    if reference(customers, capacity, distribution, problem) is not None:
         return None
+    if problem == "tsp":
+        return f"no published means: they are for {', '.join(map(str, OPTIMUM.mean))} uniform cities"
+    if problem != "cvrp":
+        return f"no published means of {problem} are known here"
     if distribution == "uniform" and customers in CAPACITIES:
         return f"no published means: those of {customers} customers are for capacity {CAPACITIES[customers]}"
     sizes = ", ".join(f"{count} customers and capacity {held}" for count, held in CAPACITIES.items())

@@ -15,6 +15,7 @@ from torchyard_trainers.cvrp import decoding, plots, published, solutions
 from torchyard_trainers.cvrp.evaluation import EVALUATION, make
 from torchyard_trainers.cvrp.params import Settings
 from torchyard_trainers.cvrp.problem import REAL, Problem
+from torchyard_trainers.cvrp.problems import open_problem
 
 PICTURES = 4
 
@@ -37,6 +38,7 @@ class EvaluationReport(NamedTuple):
     pictures: list[plots.Tour]
     metrics: dict[str, float]  # of the problems
     note: str | None = None  # why the table has no published figures
+    levels: tuple[str, ...] = ()  # rows to draw beside the curve
 
     def write(self, folder: Path, curves: Path) -> list[Path]:
         """Print the table; write it, the tours and their solutions to a folder; return the files.
@@ -49,7 +51,7 @@ class EvaluationReport(NamedTuple):
         files = {"evaluation.json": json_of(self.facts(), indent=1), "tours.svg": plots.tours(self.pictures)}
         points = read_curve(curves, "cost")
         if len(points) > 1:
-            levels = {row.what: row.cost for row in self.rows if row.what in ("nearest neighbour", "savings", "LKH3")}
+            levels = {row.what: row.cost for row in self.rows if row.what in self.levels}
             files["curve.svg"] = curve("mean greedy tour length over steps", points, levels)
         for problem, moves in zip(self.problems, self.tours, strict=True):
             files[solution_of(problem)] = solutions.write(problem, moves)
@@ -90,26 +92,28 @@ def arrange(
     session: Session, settings: Settings, metrics: Mapping[str, float], problems: list[Problem], tours: list[list[int]]
 ) -> EvaluationReport:
     """Assemble the report. Collective: a few tours are constructed again to be drawn."""
-    reference = published.reference(settings.customers, settings.capacity, settings.distribution)
-    base = metrics.get("costSolver") or reference or metrics["costSavings"]
-    against = "PyVRP" if "costSolver" in metrics else "LKH3's published mean" if reference else "savings"
-    heading = (
-        f"CVRP, {settings.customers} customers, capacity {settings.capacity}, {settings.eval_instances} instances "
-        f"({settings.distribution}); gaps to {against}"
-    )
+    problem_of_run = open_problem(settings.problem)
+    sizes = settings.customers, settings.capacity, settings.distribution, settings.problem
+    figures = published.figures(*sizes)
+    last = list(problem_of_run.heuristics)[-1]
+    if "costSolver" in metrics:
+        base, against = metrics["costSolver"], "PyVRP"
+    elif figures:
+        base, against = figures[0].mean[settings.customers], f"{figures[0].method}'s published mean"
+    else:
+        base, against = metrics[last], problem_of_run.heuristics[last].name
+    heading = f"{described(settings)}, {settings.eval_instances} instances ({settings.distribution}); gaps to {against}"
     names = {
         "cost": f"{settings.model}, greedy",
         "costSampling": f"{settings.model}, best of {settings.decoding_samples} samples",
         "costAugmented": f"{settings.model}, {decoding.SYMMETRIES} symmetries",
         "costMultistart": f"{settings.model}, {decoding.SYMMETRIES} symmetries, one start a customer",
-        "costNearest": "nearest neighbour",
-        "costSavings": "savings",
+        **{metric: compared.name for metric, compared in problem_of_run.heuristics.items()},
         "costSolver": "PyVRP",
     }
     rows = [Row(what, metrics[name], gap(metrics[name], base)) for name, what in names.items() if name in metrics]
-    if reference:
-        means = [(figure.method, figure.mean[settings.customers]) for figure in published.FIGURES]
-        rows += [Row(method, mean, gap(mean, base)) for method, mean in means]
+    means = [(figure.method, figure.mean[settings.customers]) for figure in figures]
+    rows += [Row(method, mean, gap(mean, base)) for method, mean in means]
     gaps = []
     for problem, moves in zip(problems, tours, strict=True):
         cost = problem.length(moves)
@@ -123,10 +127,19 @@ def arrange(
         plots.Tour(f"{problem.name}: {problem.written(problem.length(moves))}", problem.xy, problem.demand, moves)
         for problem, moves in zip(problems, tours, strict=True)
     ]
-    note = published.why_none(settings.customers, settings.capacity, settings.distribution)
+    note = published.why_none(*sizes)
+    levels = (*(each.name for each in problem_of_run.heuristics.values()), *(each.method for each in figures[:1]))
     return EvaluationReport(
-        heading, rows, problems, tours, (pictures or draw(session, settings))[:PICTURES], found, note
+        heading, rows, problems, tours, (pictures or draw(session, settings))[:PICTURES], found, note, levels
     )
+
+
+def described(settings: Settings) -> str:
+    """Return problem and size for people."""
+    problem = open_problem(settings.problem)
+    what = "cities" if problem.nodes(1) == 1 else "customers"
+    capacity = f", capacity {settings.capacity}" if problem.capacitated else ""
+    return f"{problem.title}, {settings.customers} {what}{capacity}"
 
 
 def title(problem: Problem) -> str:

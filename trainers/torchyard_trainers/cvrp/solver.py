@@ -2,10 +2,12 @@
 
 import hashlib
 import json
+import math
 import os
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +21,7 @@ from torchyard_trainers.core.workload import Session
 from torchyard_trainers.cvrp.evaluation import EVALUATION, make
 from torchyard_trainers.cvrp.instances import Instances, distances
 from torchyard_trainers.cvrp.params import Settings
+from torchyard_trainers.cvrp.problems import Cvrp, Problem, open_problem
 
 # The solver takes whole numbers: coordinates in ten-thousandths of the square.
 UNIT = 10_000
@@ -42,46 +45,61 @@ def solver_cost(session: Session, settings: Settings) -> float:
     digest = session.world.from_leader(lambda: _digest(make(settings, EVALUATION, torch.arange(count))))
     path = _folder() / f"{digest}.json"
     known = session.world.from_leader(lambda: _read(path))
+    problem = open_problem(settings.problem)
     if known is not None:
         return known
 
     def lengths(positions: list[int]) -> Tensor:
-        return solve_all(make(settings, EVALUATION, torch.tensor(positions))).to(session.world.device)
+        return solve_all(make(settings, EVALUATION, torch.tensor(positions)), problem).to(session.world.device)
 
     mean = float(over_ranks(session, lengths, count, at_once=settings.eval_batch, casts=False).mean())
     session.world.from_leader(lambda: _write(path, mean))
     return mean
 
 
-def solve_all(instances: Instances) -> Tensor:
-    """Return the length of PyVRP's tour of each of B instances on the CPU, [B] float64."""
+def solve_all(instances: Instances, problem: Problem | None = None) -> Tensor:
+    """Return the length of PyVRP's tour of each of B instances on the CPU, [B] float64.
+
+    Times are rounded so that a tour that is in time for the solver is in time.
+    """
     from pyvrp import Client, Depot, Location, ProblemData, VehicleType, solve
     from pyvrp.stop import MaxIterations
 
     lengths = []
     customers = instances.demand.shape[1] - 1
-    capacity, vehicles = int(instances.capacity), customers
+    problem = Cvrp() if problem is None else problem
+    capacity, vehicles = int(instances.capacity), problem.vehicles or customers
+    windows = problem.windows(instances)
+    times: list[Any] = [None] * len(instances.xy) if windows is None else (windows.double() * UNIT).tolist()
     exact = distances(instances._replace(xy=instances.xy.double()))
-    for xy, demand, distance in zip(instances.xy.tolist(), instances.demand.int().tolist(), exact.numpy(), strict=True):
+    rows = zip(instances.xy.tolist(), instances.demand.int().tolist(), exact.numpy(), times, strict=True)
+    for xy, demand, distance, clock in rows:
         matrix = np.rint(distance * UNIT).astype(np.int64)
-        problem = ProblemData(
+        hours = [{} if clock is None else _hours(*clock[place]) for place in range(customers + 1)]
+        end = {} if clock is None else {"tw_late": math.floor(clock[0][1])}
+        data = ProblemData(
             [Location(x * UNIT, y * UNIT) for x, y in xy],
-            [Client(place, delivery=[demand[place]]) for place in range(1, customers + 1)],
+            [Client(place, delivery=[demand[place]], **hours[place]) for place in range(1, customers + 1)],
             [Depot(0)],
-            [VehicleType(vehicles, capacity=[capacity])],
+            [VehicleType(vehicles, capacity=[capacity], **end)],
             [matrix],
-            [np.zeros_like(matrix)],
+            [np.zeros_like(matrix) if clock is None else np.ceil(distance * UNIT).astype(np.int64)],
         )
         stop = MaxIterations(ITERATIONS_PER_CUSTOMER * customers)
-        result = solve(problem, stop, seed=0, collect_stats=False, display=False)
+        result = solve(data, stop, seed=0, collect_stats=False, display=False)
         assert result.is_feasible(), "each customer can have a vehicle of its own"
         lengths.append(result.cost() / UNIT)
     return torch.tensor(lengths, dtype=torch.float64)
 
 
+def _hours(opens: float, closes: float, service: float) -> dict[str, int]:
+    """Return the times of a customer, in whole units."""
+    return {"tw_early": math.ceil(opens), "tw_late": math.floor(closes), "service_duration": math.ceil(service)}
+
+
 def _digest(instances: Instances) -> str:
     digest = hashlib.blake2b(digest_size=16)
-    for part in instances:
+    for part in (part for part in instances if part is not None):
         digest.update(part.numpy().tobytes())
     digest.update(f"pyvrp {version('pyvrp')}, {ITERATIONS_PER_CUSTOMER}, {UNIT}".encode())
     return digest.hexdigest()

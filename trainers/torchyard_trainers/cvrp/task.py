@@ -1,4 +1,4 @@
-"""REINFORCE on CVRP as a workload of the training loop."""
+"""REINFORCE on routing problems as a workload of the training loop."""
 
 import math
 from collections.abc import Mapping
@@ -17,10 +17,11 @@ from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_k
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.cvrp import cvrplib, export, published
 from torchyard_trainers.cvrp.baselines import Baseline, build_baseline
-from torchyard_trainers.cvrp.evaluation import EVALUATION, HEURISTICS, heuristic_cost, make, solve, tour_lengths
+from torchyard_trainers.cvrp.evaluation import EVALUATION, heuristic_cost, make, solve, tour_lengths
 from torchyard_trainers.cvrp.params import Settings
 from torchyard_trainers.cvrp.policy import Policy, Routes
-from torchyard_trainers.cvrp.report import EvaluationReport, arrange, gap
+from torchyard_trainers.cvrp.problems import open_problem
+from torchyard_trainers.cvrp.report import EvaluationReport, arrange, described, gap
 from torchyard_trainers.cvrp.solver import check_installed, solver_cost
 
 
@@ -28,11 +29,18 @@ class Cvrp(Workload):
     """The workload `cvrp`."""
 
     max_grad_norm = 1.0
-    architecture = ("trainer.name", "trainer.params.model", "trainer.params.heads")
 
     def __init__(self, settings: Settings) -> None:
-        """Store resolved parameters."""
+        """Store resolved parameters.
+
+        Raises:
+            ConfigError: the problem is of the user's and cannot be used, or the solver is not installed.
+        """
         self.settings = settings
+        self.problem = open_problem(settings.problem)
+        own = {"trainer.params.problem": settings.problem} if settings.problem != "cvrp" else {}
+        self.architecture = ("trainer.name", "trainer.params.model", "trainer.params.heads", *own)
+        self._reference = list(self.problem.heuristics)[-1]  # the metric that gaps are to
         self.total_steps = settings.steps
         self.global_batch = settings.batch
         self.log_every = settings.log_every
@@ -41,6 +49,7 @@ class Cvrp(Workload):
         self.identity: Mapping[str, str | int | float] = {
             **({"trainer.params.baselineInstances": settings.baseline_instances} if rollout else {}),
             "trainer.name": "cvrp",
+            **own,
             "trainer.params.seed": settings.seed,
             "trainer.params.model": settings.model,
             "trainer.params.heads": settings.heads,
@@ -71,7 +80,7 @@ class Cvrp(Workload):
         settings = self.settings
         critic = settings.baseline == "critic"
         sizes = settings.embedding, settings.heads, settings.layers
-        policy = Policy(settings.model, *sizes, critic=critic, compiled=settings.compile)
+        policy = Policy(settings.model, *sizes, critic=critic, compiled=settings.compile, problem=self.problem)
         self._baseline = build_baseline(settings, policy)
         return policy
 
@@ -104,7 +113,8 @@ class Cvrp(Workload):
         keys = split_keys(sample_keys(stream_key(settings.seed, "routes"), batch.ids), settings.samples)
         starts = None
         if settings.starts == "customers":
-            starts = torch.arange(settings.samples, device=keys.device) % settings.customers + 1
+            customers = instances.xy.shape[1] - 1
+            starts = torch.arange(settings.samples, device=keys.device) % customers + 1
         routes: Routes = session.parallel.forward(instances, keys, likelihood=True, starts=starts)
         cost, log_likelihood = routes.cost, routes.log_likelihood
         baseline = self.baseline(instances, routes)
@@ -129,10 +139,13 @@ class Cvrp(Workload):
         return metrics
 
     def _measure(self, session: Session) -> dict[str, float]:
-        """Mean greedy tour length on the evaluation set, and its gap to savings (negative: shorter)."""
+        """Mean greedy tour length on the evaluation set, and its gap to the best heuristic (negative: shorter)."""
         cost = self._mean_cost(session, "greedy")
-        heuristics = {name: self._heuristic(session, name) for name in HEURISTICS}
-        return {"cost": cost, **heuristics, "gapSavingsPercent": gap(cost, heuristics["costSavings"])}
+        heuristics = {name: self._heuristic(session, name) for name in self.problem.heuristics}
+        return {"cost": cost, **heuristics, **self._gap(cost, heuristics)}
+
+    def _gap(self, cost: float, metrics: Mapping[str, float]) -> dict[str, float]:
+        return {f"gap{self._reference.removeprefix('cost')}Percent": gap(cost, metrics[self._reference])}
 
     def evaluate(self, session: Session) -> dict[str, float]:
         """Run the full evaluation: greedy and searched tours, heuristics, published figures, files."""
@@ -142,11 +155,12 @@ class Cvrp(Workload):
         if settings.decoding != "greedy":
             shortest = self._mean_cost(session, settings.decoding)
             metrics[f"cost{settings.decoding.capitalize()}"] = shortest
-            metrics["gapSavingsPercent"] = gap(shortest, metrics["costSavings"])
+            metrics |= self._gap(shortest, metrics)
         if settings.solver != "none":
             metrics["costSolver"] = solver_cost(session, settings)
             metrics["gapSolverPercent"] = gap(shortest, metrics["costSolver"])
-        reference = published.reference(settings.customers, settings.capacity, settings.distribution)
+        sizes = settings.customers, settings.capacity, settings.distribution
+        reference = published.reference(*sizes, settings.problem)
         if reference is not None:
             metrics["gapReferencePercent"] = gap(metrics["cost"], reference)
         with eager_mode(compiled=settings.compile):  # problems of as many sizes as there are files, each solved once
@@ -177,7 +191,6 @@ class Cvrp(Workload):
         return float(tour_lengths(session, module, self.settings, EVALUATION, count, how=decoding).mean())
 
     def _heuristic(self, session: Session, name: str) -> float:
-        assert name in HEURISTICS
         if name not in self._heuristics:
             count = self.settings.eval_instances
             self._heuristics[name] = heuristic_cost(session, self.settings, name, EVALUATION, count)
@@ -196,9 +209,10 @@ class Cvrp(Workload):
         """See `Workload`."""
         settings = self.settings
         searched = f"cost{settings.decoding.capitalize()}"
-        names = ("cost", searched, "costNearest", "costSavings", "costSolver", "gapSavingsPercent", "gapSolverPercent")
+        gaps = (f"gap{self._reference.removeprefix('cost')}Percent", "gapSolverPercent")
+        names = ("cost", searched, *self.problem.heuristics, "costSolver", *gaps)
         shortest = metrics.get(searched, metrics["cost"])
-        against = {"costSolver": "PyVRP", "costSavings": "savings"}
+        against = {"costSolver": "PyVRP", self._reference: self.problem.heuristics[self._reference].name}
         compared = [
             f"{abs(gap(shortest, metrics[name])):.1f} % {'shorter' if shortest < metrics[name] else 'longer'} than "
             f"{what} ({metrics[name]:.3f})"
@@ -206,7 +220,7 @@ class Cvrp(Workload):
             if name in metrics
         ]
         text = (
-            f"CVRP with {settings.customers} customers: tours of {shortest:.3f} ({settings.decoding}) after "
+            f"{described(settings)}: tours of {shortest:.3f} ({settings.decoding}) after "
             f"{self.total_steps} steps, {', '.join(compared)}; greedy {metrics['cost']:.3f}, untrained "
             f"{metrics.get('costUntrained', math.nan):.3f}"
         )

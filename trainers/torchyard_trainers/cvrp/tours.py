@@ -16,6 +16,7 @@ class Tours(NamedTuple):
     node: Tensor  # [B, S] int64, current node
     load: Tensor  # [B, S] float32, capacity left; whole numbers, so comparisons are exact
     visited: Tensor  # [B, S, n] bool; the depot never counts
+    time: Tensor | None = None  # [B, S] float32, when the vehicle leaves the node; None: the problem has no clock
 
 
 class InvalidTourError(AssertionError):
@@ -51,17 +52,29 @@ def feasible(instances: Instances, tours: Tours) -> Tensor:
 def visit(instances: Instances, tours: Tours, node: Tensor) -> Tours:
     """Move each vehicle to `node` [B, S]; the depot fills it up."""
     load = torch.where(node == 0, instances.capacity, tours.load - instances.demand.gather(1, node))
+    return tours._replace(node=node, load=load, visited=marked(tours.visited, node))
+
+
+def marked(visited: Tensor, node: Tensor) -> Tensor:
+    """Return what is visited [B, S, n] after each vehicle came to `node` [B, S]; the depot never counts."""
     if works_on_cpu(node):
-        return Tours(node, load, tours.visited.scatter(-1, node[..., None], (node != 0)[..., None]))
+        return visited.scatter(-1, node[..., None], (node != 0)[..., None])
     # A deterministic scatter needs a sort on a GPU; comparing with all nodes does not.
-    nodes = torch.arange(instances.demand.shape[1], device=node.device)
-    return Tours(node, load, tours.visited | ((nodes == node[..., None]) & (nodes != 0)))
+    nodes = torch.arange(visited.shape[-1], device=node.device)
+    return visited | ((nodes == node[..., None]) & (nodes != 0))
 
 
 def join(situations: Sequence[Tours]) -> Tours:
     """Return the states of S tours at T times as S * T vehicles; time is the fastest index."""
-    node, load, visited = (torch.stack(parts, 2).flatten(1, 2) for parts in zip(*situations, strict=True))
-    return Tours(node, load, visited)
+    joined = [
+        None if parts[0] is None else torch.stack(parts, 2).flatten(1, 2) for parts in zip(*situations, strict=True)
+    ]
+    return Tours(*joined)
+
+
+def copied(tours: Tours) -> Tours:
+    """Return the same state in memory of its own."""
+    return Tours(*(None if part is None else part.clone() for part in tours))
 
 
 def longest(customers: int) -> int:
@@ -90,11 +103,7 @@ def check(instances: Instances, moves: Tensor, claimed: Tensor) -> None:
         InvalidTourError: a customer is missed or seen twice, a vehicle is overloaded, or a length is wrong.
     """
     batch, samples, steps = moves.shape
-    nodes = instances.demand.shape[1]
-    counts = torch.zeros(batch, samples, nodes, dtype=torch.int64, device=moves.device)
-    counts.scatter_add_(2, moves, torch.ones_like(moves))
-    if (wrong := (counts[..., 1:] != 1).any(-1)).any():
-        raise InvalidTourError(f"{int(wrong.sum())} of {wrong.numel()} tours do not see each customer exactly once")
+    check_visits(instances, moves)
     demand = instances.demand[:, None].expand(-1, samples, -1).gather(2, moves)
     carried = torch.zeros(batch, samples, device=moves.device)
     for step in range(steps):
@@ -103,5 +112,27 @@ def check(instances: Instances, moves: Tensor, claimed: Tensor) -> None:
             raise InvalidTourError(
                 f"{int(wrong.sum())} of {wrong.numel()} tours carry more than the capacity at move {step + 1}"
             )
-    if not torch.allclose(length(instances, moves), claimed.float(), rtol=1e-4, atol=1e-4):
+    check_claim(length(instances, moves), claimed)
+
+
+def check_visits(instances: Instances, moves: Tensor) -> None:
+    """Check that tours [B, S, T] see each customer exactly once.
+
+    Raises:
+        InvalidTourError: one does not.
+    """
+    batch, samples, _ = moves.shape
+    counts = torch.zeros(batch, samples, instances.demand.shape[1], dtype=torch.int64, device=moves.device)
+    counts.scatter_add_(2, moves, torch.ones_like(moves))
+    if (wrong := (counts[..., 1:] != 1).any(-1)).any():
+        raise InvalidTourError(f"{int(wrong.sum())} of {wrong.numel()} tours do not see each customer exactly once")
+
+
+def check_claim(cost: Tensor, claimed: Tensor) -> None:
+    """Check that tours cost what is claimed, both [B, S].
+
+    Raises:
+        InvalidTourError: one does not.
+    """
+    if not torch.allclose(cost, claimed.float(), rtol=1e-4, atol=1e-4):
         raise InvalidTourError("claimed lengths differ from the lengths of the tours")

@@ -111,7 +111,7 @@ function network({ weights, page }) {
   function scores(memory, problem, state) {
     const options = World.feasible(problem, state);
     const share = state.load / page.capacity;
-    const load = get("decoder.load_context", vector);
+    const load = get("decoder.vehicle_context", vector);
     const query = memory.queries[state.node].map((value, i) => value + share * load[i]);
     let { keys, values } = memory;
     let news = null;
