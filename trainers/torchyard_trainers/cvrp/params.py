@@ -10,7 +10,6 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parameters import Count, doc, given, read
 
-
 LEAST_CITIES = 4
 OURS = ("cvrp", "tsp", "vrptw")
 _CLASS = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
@@ -23,8 +22,8 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     preset: Annotated[
         Literal["tiny", "cvrp20", "cvrp50", "cvrp100", "tsp20", "tsp50", "tsp100", "vrptw20", "vrptw50", "vrptw100"],
         doc(
-            "Sizes to start from: tiny (10 customers) learns on a CPU in a minute, the others are the standard of their "
-            "problem."
+            "Sizes to start from: tiny (10 customers) learns on a CPU in a minute, the others are standard sizes of "
+            "a problem."
         ),
     ] = "tiny"
     problem: Annotated[

@@ -1,9 +1,9 @@
 """Published mean tour lengths on the standard instances, to compare with. Imports no torch.
 
-Source of those of CVRP: Shi and Niu, "A Brief Survey on Learning Based Methods for Vehicle Routing Problems", Procedia Computer Science
-221 (2023) 773-780, its table of CVRP results. Instances of Kool 2019: 10,000, uniform, demands 1 to 9. They are drawn
-from the same distribution as the evaluation set here, not the same ones: means of 10,000 differ by about 0.1 %. Source of those of TSP: Kool, van
-Hoof, Welling, "Attention, Learn to Solve Routing Problems!", ICLR 2019, its table 1.
+Sources: Shi and Niu, "A Brief Survey on Learning Based Methods for Vehicle Routing Problems", Procedia Computer Science
+221 (2023) 773-780, its table of CVRP results; Kool, van Hoof, Welling, "Attention, Learn to Solve Routing Problems!",
+ICLR 2019, its table 1, for TSP. Instances of Kool 2019: 10,000, uniform, demands 1 to 9. They are drawn from the same
+distribution as the evaluation set here, not the same ones: means of 10,000 differ by about 0.1 %.
 """
 
 from typing import NamedTuple

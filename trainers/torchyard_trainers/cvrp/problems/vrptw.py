@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from torchyard_trainers.cvrp import tours
 from torchyard_trainers.cvrp.insertion import cheapest_insertion
 from torchyard_trainers.cvrp.instances import Instances, Sizes, distances
 from torchyard_trainers.cvrp.problems.cvrp import Cvrp
