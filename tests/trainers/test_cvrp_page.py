@@ -37,13 +37,32 @@ def exported(folder, form, **given):
 
 
 @pytest.mark.parametrize("form", ["onnx", "pt2"])
-@pytest.mark.parametrize("model", MODELS)
-def test_a_cvrp_policy_is_exported_as_a_graph(tmp_path, form, model):
+@pytest.mark.parametrize(
+    "given", [*({"model": model} for model in MODELS), {"problem": "tsp", "customers": 11}, {"problem": "vrptw"}]
+)
+def test_a_cvrp_policy_is_exported_as_a_graph(tmp_path, form, given):
     if form == "onnx":
         pytest.importorskip("onnxscript", reason="onnxscript is not installed: pip install torchyard[export]")
-    manifest = json.loads((exported(tmp_path, form, model=model) / "manifest.json").read_text())
+    manifest = json.loads((exported(tmp_path, form, **given) / "manifest.json").read_text())
     assert manifest["verified"]["policy"]["sameChoices"] >= 0.999
     assert manifest["programs"]["policy"]["inputs"]["xy"]["shape"] == ["cases", 11, 2]
+
+
+@needs_browser
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({"problem": "tsp"}, r"\d+ of 10 cities visited, driven [\d.]+"),
+        (
+            {"problem": "vrptw", "model": "dgt"},
+            r"\d+ of 10 customers served, load \d+ of 20, time [\d.]+, driven [\d.]+",
+        ),
+    ],
+)
+def test_the_browser_chooses_as_pytorch_in_other_problems(tmp_path, given, shown):
+    page = open_page(exported(tmp_path, "web", **given), tmp_path / "browser")
+    assert {name: ok for name, (ok, _) in checks(page).items()} == {"digests": True, "golden": True}, page
+    assert re.search(rf'id="status">{shown}', page), page
 
 
 @needs_browser

@@ -13,6 +13,7 @@ from torchyard_trainers.cvrp.evaluation import make
 from torchyard_trainers.cvrp.instances import Instances
 from torchyard_trainers.cvrp.params import OURS, Settings
 from torchyard_trainers.cvrp.policy import Policy
+from torchyard_trainers.cvrp.problems import open_problem
 
 PROGRAM = "policy"
 
@@ -27,19 +28,28 @@ class NextNode(nn.Module):
         self.inputs = policy.problem.inputs
         self.capacity = float(capacity) if policy.problem.capacitated else 1.0
 
-    def forward(self, *given: Tensor) -> Tensor:
-        """Score all nodes.
+    def forward(
+        self,
+        first: Tensor,
+        second: Tensor | None = None,
+        third: Tensor | None = None,
+        fourth: Tensor | None = None,
+        fifth: Tensor | None = None,
+        sixth: Tensor | None = None,
+        seventh: Tensor | None = None,
+    ) -> Tensor:
+        """Score all nodes. Exporters need a fixed number of names, and problems have other inputs.
 
-        Args:
-            *given: the inputs of the problem, in their order: `xy` [m, n, 2] float32 in the unit square, the depot
-                first; `demand` [m, n] float32 whole numbers, 0 at the depot; `more` [m, n, K] float32 of the problem,
-                for vrptw opening, closing and service; `visited` [m, n] bool, false at the depot; `node` [m] int64,
-                where the vehicle is; `load` [m] float32, what it still carries; `time` [m] float32, when it leaves.
+        The inputs are those of the problem (`Problem.inputs`), in their order: `xy` [m, n, 2] float32 in the unit
+        square, the depot first; `demand` [m, n] float32 whole numbers, 0 at the depot; `more` [m, n, K] float32 of the
+        problem, for vrptw opening, closing and service; `visited` [m, n] bool, false at the depot; `node` [m] int64,
+        where the vehicle is; `load` [m] float32, what it still carries; `time` [m] float32, when it leaves.
 
         Returns:
             [m, n] float32, -inf where it may not go.
         """
-        found = dict(zip(self.inputs, given, strict=True))
+        given = (first, second, third, fourth, fifth, sixth, seventh)
+        found = {name: each for name, each in zip(self.inputs, given, strict=False) if each is not None}
         xy = found["xy"]
         demand = found.get("demand", torch.zeros_like(xy[..., 0]))
         load = found.get("load", torch.ones_like(xy[:, 0, 0]) * self.capacity)
@@ -81,9 +91,11 @@ def page(settings: Settings) -> Page:
     frame = Path(__file__).parents[1] / "core" / "export" / "page"
     files = {name: frame / name for name in ("index.html", "style.css", "frame.js")}
     files |= {name: own / name for name in ("world.js", "play.js")}
-    names = ("problem", "model", "heads", "layers", "customers", "capacity", "distribution")
+    names = ("problem", "model", "heads", "layers", "customers", "distribution")
     smaller = {
         "weights.bin": "trainer.params.embedding (or layers)",
         "golden.bin": "trainer.params.customers",
     }
-    return Page(PROGRAM, files, {name: getattr(settings, name) for name in names}, smaller=smaller)
+    capacity = settings.capacity if open_problem(settings.problem).capacitated else 1
+    facts = {**{name: getattr(settings, name) for name in names}, "capacity": capacity}
+    return Page(PROGRAM, files, facts, smaller=smaller)

@@ -93,9 +93,11 @@ function network({ weights, page }) {
   }
 
   /* What the decoder remembers of an instance. */
-  function remember({ xy, demand }) {
+  function remember(problem) {
+    const { xy } = problem;
     const distance = xy.map((place) => xy.map((other) => World.distance(place, other)));
-    const embed = (place, node) => linear(...(node ? ["encoder.customer", [...place, demand[node] / page.capacity]] : ["encoder.depot", place]));
+    const seen = (place, node) => [...place, ...World.ofNode(problem, node, page.capacity)];
+    const embed = (place, node) => (node ? linear("encoder.customer", seen(place, node)) : linear("encoder.depot", place));
     let rows = xy.map(embed);
     for (let i = 0; i < layers; i++) rows = block(`encoder.blocks.${i}`, rows, distance);
     if (model !== "am") rows = rows.map((row) => layerNorm("encoder.final_norm", row));
@@ -111,8 +113,9 @@ function network({ weights, page }) {
   function scores(memory, problem, state) {
     const options = World.feasible(problem, state);
     const share = state.load / page.capacity;
-    const load = get("decoder.vehicle_context", vector);
-    const query = memory.queries[state.node].map((value, i) => value + share * load[i]);
+    const context = get("decoder.vehicle_context", matrix);
+    const facts = World.ofVehicle(problem, state, page.capacity);
+    const query = facts.reduce((sum, fact, c) => sum.map((value, i) => value + fact * context[c][i]), memory.queries[state.node]);
     let { keys, values } = memory;
     let news = null;
     if (model === "dgt") {
@@ -149,7 +152,8 @@ function network({ weights, page }) {
 Frame.run((bundle) => {
   const { page } = bundle;
   const { remember, scores } = network(bundle);
-  const pairs = (flat) => Array.from({ length: flat.length / 2 }, (_, i) => [flat[2 * i], flat[2 * i + 1]]);
+  const rows = (flat, size) => Array.from({ length: flat.length / size }, (_, i) => Array.from(flat.slice(size * i, size * (i + 1))));
+  const tsp = page.problem === "tsp";
   const PAUSE = 12;
   let [problem, memory, state, rest, lengths] = [null, null, null, 0, []];
 
@@ -161,11 +165,19 @@ Frame.run((bundle) => {
   }
 
   return {
-    title: `${page.customers} customers: a policy routes vehicles`,
+    title: tsp
+      ? `${page.customers} cities: a policy of TSP finds a tour`
+      : `${page.customers} customers: a policy of ${page.problem.toUpperCase()} routes vehicles`,
     pace: 6,
-    compute({ xy, demand, visited, node, load }) {
-      const recorded = { xy: pairs(xy), demand: Array.from(demand) };
-      const where = { node: node[0], load: load[0], visited: Array.from(visited, Boolean) };
+    compute({ xy, demand, more, visited, node, load, time }) {
+      const places = rows(xy, 2);
+      const recorded = {
+        problem: page.problem,
+        xy: places,
+        demand: demand ? Array.from(demand) : places.map(() => 0),
+        more: more ? rows(more, more.length / places.length) : null,
+      };
+      const where = { node: node[0], load: load ? load[0] : page.capacity, time: time ? time[0] : 0, visited: Array.from(visited, Boolean) };
       return { scores: scores(remember(recorded), recorded, where) };
     },
     start() {
@@ -182,7 +194,9 @@ Frame.run((bundle) => {
     status() {
       const done = state.visited.filter(Boolean).length;
       const past = lengths.length ? `; ${lengths.length} solved, mean length ${(lengths.reduce((a, b) => a + b) / lengths.length).toFixed(3)}` : "";
-      return `${done} of ${page.customers} customers served, load ${state.load} of ${page.capacity}, driven ${World.length(problem, state).toFixed(3)}${past}`;
+      const served = tsp ? `${done + 1} of ${page.customers} cities visited` : `${done} of ${page.customers} customers served, load ${state.load} of ${page.capacity}`;
+      const clock = problem.more ? `, time ${state.time.toFixed(2)}` : "";
+      return `${served}${clock}, driven ${World.length(problem, state).toFixed(3)}${past}`;
     },
   };
 });
