@@ -28,7 +28,7 @@ class NextNode(nn.Module):
         self.inputs = policy.problem.inputs
         self.capacity = float(capacity) if policy.problem.capacitated else 1.0
 
-    def forward(
+    def forward(  # noqa: PLR0917 - exporters need a name for each input, and call by place
         self,
         first: Tensor,
         second: Tensor | None = None,
