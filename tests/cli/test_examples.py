@@ -18,6 +18,8 @@ SCENARIOS = sorted((EXAMPLES / "lm").glob("*.yaml"))
 # Workloads learn for a minute; here a few steps and episodes of them are enough.
 SHORT = {  # the first part of a name that there is counts
     "cvrp": {"steps": 10, "evalInstances": 32},
+    "parcels": {"steps": 10, "evalInstances": 32},
+    "reach": {"environmentSteps": 4096, "evalEpisodes": 4},
     "vecrl": {"environmentSteps": 4096, "evalEpisodes": 4},
     "vlm": {"environmentSteps": 1024, "evalEpisodes": 4},
     "vla": {"steps": 5, "evalEpisodes": 4},
@@ -42,6 +44,11 @@ def test_the_smallest_example_stays_small() -> None:
 def test_the_demo_runs_the_shipped_example() -> None:
     _for_editors, _, example = (EXAMPLES / "cvrp.yaml").read_text().partition("\n")
     assert EXAMPLE.read_text() == example
+
+
+@pytest.mark.parametrize("module", ["parcels.py", "reach.py"])
+def test_what_you_bring_takes_less_than_forty_lines(module: str) -> None:
+    assert len((EXAMPLES / module).read_text().splitlines()) < 40
 
 
 @pytest.mark.parametrize("script", ["train.py", "hf_train.py"])

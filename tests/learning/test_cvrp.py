@@ -39,3 +39,11 @@ def test_tours_of_every_start_and_symmetry_are_shorter_than_those_of_savings_wit
         assert summary["costMultistart"] < summary["cost"] < summary["costNearest"] < summary["costUntrained"], found
         assert summary["costSavings"] == pytest.approx(size.savings, abs=0.01)
         assert summary["costNearest"] == pytest.approx(size.nearest, abs=0.1)
+
+
+@pytest.mark.parametrize(("problem", "reference"), [("tsp", "costSavings"), ("vrptw", "costInsertion")])
+def test_tours_of_other_problems_are_shorter_than_those_of_their_heuristic(learn, problem, reference):
+    found = learn("cvrp", problem=problem, steps=300)
+    for summary in found:
+        assert summary["costMultistart"] < summary[reference] < summary["costNearest"], found
+        assert summary["costMultistart"] < summary["cost"] < summary["costUntrained"], found

@@ -77,7 +77,8 @@ class Policy(nn.Module):
                 routes.
             likelihood: whether to give `log_likelihood`.
             starts: [S] customers that the routes of each instance visit first, which is then no choice of the policy
-                (POMO, Kwon 2020). None: the policy chooses; greedy routes are one an instance.
+                (POMO, Kwon 2020); the first that may be visited takes the place of one that may not. None: the policy
+                chooses; greedy routes are one an instance.
         """
         nodes = self.encoder(instances)
         memory = self.decoder.remember(nodes)
@@ -121,6 +122,8 @@ class Policy(nn.Module):
             situations.append(state)
             if starts is not None and not step:
                 node = starts.expand(len(instances.demand), -1)
+                options = self.problem.feasible(instances, state)
+                node = torch.where(options.gather(-1, node[..., None])[..., 0], node, options.int().argmax(-1))
                 state = self.problem.visit(instances, state, node)
             elif only_shapes() and 1 < step < most - 1:  # each move takes what the one before it takes
                 state = tours.copied(state)

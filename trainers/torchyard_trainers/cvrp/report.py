@@ -137,9 +137,8 @@ def arrange(
 def described(settings: Settings) -> str:
     """Return problem and size for people."""
     problem = open_problem(settings.problem)
-    what = "cities" if problem.nodes(1) == 1 else "customers"
     capacity = f", capacity {settings.capacity}" if problem.capacitated else ""
-    return f"{problem.title}, {settings.customers} {what}{capacity}"
+    return f"{problem.title}, {settings.customers} {problem.unit}{capacity}"
 
 
 def title(problem: Problem) -> str:

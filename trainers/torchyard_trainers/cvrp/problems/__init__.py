@@ -2,13 +2,27 @@
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.parameters import module_of
+from torchyard_trainers.cvrp.instances import Instances, Sizes, distances
 from torchyard_trainers.cvrp.params import OURS
 from torchyard_trainers.cvrp.problems.cvrp import Cvrp
 from torchyard_trainers.cvrp.problems.interface import Compared, Problem
 from torchyard_trainers.cvrp.problems.tsp import Tsp
 from torchyard_trainers.cvrp.problems.vrptw import Vrptw
+from torchyard_trainers.cvrp.tours import InvalidTourError, Tours
 
-__all__ = ("Compared", "Cvrp", "Problem", "Tsp", "Vrptw", "open_problem")
+__all__ = (
+    "Compared",
+    "Cvrp",
+    "Instances",
+    "InvalidTourError",
+    "Problem",
+    "Sizes",
+    "Tours",
+    "Tsp",
+    "Vrptw",
+    "distances",
+    "open_problem",
+)
 
 
 def open_problem(name: str) -> Problem:

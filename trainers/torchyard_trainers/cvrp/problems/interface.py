@@ -36,6 +36,7 @@ class Problem:
 
     Attributes:
         title: for people.
+        unit: what `trainer.params.customers` counts.
         node_features: numbers that describe a customer beside its place, F.
         vehicle_features: numbers that describe a vehicle beside where it is, C, at least 1.
         draws: uniform numbers of which a node is made.
@@ -44,6 +45,7 @@ class Problem:
     """
 
     title = "TSP"
+    unit = "customers"
     node_features = 0
     vehicle_features = 1
     draws = 2

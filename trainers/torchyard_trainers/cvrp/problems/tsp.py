@@ -9,6 +9,8 @@ from torchyard_trainers.cvrp.problems.interface import Compared, Problem
 class Tsp(Problem):
     """The problem of Kool 2019: cities uniform in the unit square; the tour starts at the first of them."""
 
+    unit = "cities"
+
     @property
     def heuristics(self) -> Mapping[str, Compared]:
         """See `Problem`."""
