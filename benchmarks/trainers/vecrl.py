@@ -1,12 +1,16 @@
 """CartPole end to end, environment and learning: vecrl beside CleanRL's PPO and Stable-Baselines3's, on one core.
 
     python benchmarks/trainers/vecrl.py [TURNS] [--device cuda]
+    python benchmarks/trainers/vecrl.py [TURNS] --continuous Pendulum-v1 [--steps 200000]
 
 All train two networks of 2 x 64 units for 4 epochs of 4 minibatches a rollout. The peers run with their own default
 number of environments and with as many as vecrl; they live in `build/peers/vecrl`, which is made the first time, on the
 same torch. Programs take turns, so that a busy machine is busy for all; figures are medians over turns, without
 start-up. Each is one thread, and its processor time does not count what its neighbours do: the ratio is of steps a
 second of processor time, on a GPU of wall time.
+
+`--continuous` compares with CleanRL's ppo_continuous_action.py on a gymnasium environment, with the same settings and a
+seed for each turn: speed, and the mean return of the episodes in the last tenth of training.
 """
 
 import argparse
@@ -45,9 +49,18 @@ code = main(["--config", sys.argv[1], "--checkpoint-dir", sys.argv[2]])
 assert code == 0, code
 (first, began, worked), (last, ended, done) = marks[0], marks[-1]
 settings = json.load(open(sys.argv[1]))["trainer"]["params"]
-steps = (last - first) // 16 * settings["environments"] * settings["horizon"]
-print(json.dumps({"steps": steps, "seconds": ended - began, "cpuSeconds": done - worked}))
+each = settings.get("epochs", 4) * settings.get("minibatches", 4)
+steps = (last - first) // each * settings["environments"] * settings["horizon"]
+facts = {"steps": steps, "seconds": ended - began, "cpuSeconds": done - worked}
+lines = map(json.loads, open(sys.argv[2] + "/metrics.jsonl"))
+late = [row for row in lines if row["step"] > 0.9 * last and row.get("rolloutEpisodes")]
+if episodes := sum(row["rolloutEpisodes"] for row in late):
+    facts["return"] = sum(row["rolloutEpisodes"] * row["episodeReturn"] for row in late) / episodes
+print(json.dumps(facts))
 """
+# Those of preset tiny for Pendulum-v1 and of CleanRL's file: environments, horizon, minibatches, gamma, rate.
+SAME = {"Pendulum-v1": (16, 128, 8, 0.9, 1e-3)}
+CLEANRL = (1, 2048, 32, 0.99, 3e-4)
 
 
 def install_peers() -> None:
@@ -60,8 +73,12 @@ def install_peers() -> None:
 
 def ours(device: str, copies: int, horizon: int, steps: int, *, compiled: bool = False) -> dict[str, float]:
     given = {"environment": "cartpole", "environments": copies, "horizon": horizon, "environmentSteps": steps}
+    return trained(given | {"logEvery": 10_000}, device, compiled=compiled)
+
+
+def trained(params: dict[str, object], device: str, *, compiled: bool = False) -> dict[str, float]:
     config = {
-        "trainer": {"name": "vecrl", "params": given | {"evalEvery": 10_000, "logEvery": 10_000}},
+        "trainer": {"name": "vecrl", "params": params | {"evalEvery": 10_000}},
         "device": device,
         "parallelism": {"compile": compiled},
         "logging": {"tensorboard": False},
@@ -76,6 +93,27 @@ def peer(device: str, name: str, copies: int, horizon: int, steps: int) -> dict[
     script = Path(__file__).with_name("vecrl_peers.py")
     command = [sys.executable, str(script), name, str(copies), str(horizon), str(steps), device]
     return last_line(command, ONE_THREAD | {"PYTHONPATH": str(PEERS)})
+
+
+def continuous(name: str, steps: int, turns: int) -> None:
+    """Train both in turns, one seed each; print a table of medians."""
+    copies, horizon, parts, gamma, rate = SAME.get(name, CLEANRL)
+    more = {"environment": name, "environments": copies, "horizon": horizon, "environmentSteps": steps, "gamma": gamma}
+    more |= {"minibatches": parts, "epochs": 10, "lr": rate, "valueClip": 0.2, "logEvery": 10 * parts}
+    script = Path(__file__).with_name("vecrl_peers.py")
+    command = [sys.executable, str(script), "continuous", str(copies), str(horizon), str(steps), "cpu", name]
+    command += [str(parts), str(gamma), str(rate)]
+    rows: dict[str, list[dict[str, float]]] = {"vecrl": [], "CleanRL's PPO": []}
+    for seed in range(1, turns + 1):
+        rows["vecrl"].append(trained(more | {"preset": "continuous", "seed": seed}, "cpu"))
+        rows["CleanRL's PPO"].append(last_line([*command, str(seed)], ONE_THREAD))
+    print(f"{name}, {copies} environments, {steps:,} steps, {turns} seeds")
+    print("| | steps/s of processor time | return, by seed | mean return |\n|---|---|---|---|")
+    for side, found in rows.items():
+        rate = statistics.median(each["steps"] / each["cpuSeconds"] for each in found)
+        returns = [each["return"] for each in found]
+        by_seed = ", ".join(f"{each:.0f}" for each in returns)
+        print(f"| {side} | {rate:,.0f} | {by_seed} | {statistics.mean(returns):.0f} |")
 
 
 def last_line(command: list[str], environment: dict[str, str]) -> dict[str, float]:
@@ -102,7 +140,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("turns", type=int, nargs="?", default=3)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--continuous", metavar="ID", help="an environment of gymnasium with continuous actions")
+    parser.add_argument("--steps", type=int, default=200_000, help="of --continuous")
     options = parser.parse_args()
+    if options.continuous:
+        continuous(options.continuous, options.steps, options.turns)
+        return
     install_peers()
     rows = turns_of(options.device)
     clocks = ("cpuSeconds", "seconds")
