@@ -106,7 +106,7 @@ class Decoder(nn.Module):
         return scores.softmax(-1).flatten(2).to(tables.pointers.dtype) @ tables.pointers
 
     def _query(self, memory: Memory, instances: Instances, state: tours.Tours) -> Tensor:
-        """Where a vehicle is and what its problem says of it, as a query: [B, S, d]."""
+        """Where a vehicle is and its features, as a query: [B, S, d]."""
         here = rows(memory.queries, state.node)
         features = self.problem.describe_vehicles(instances, state).to(here.dtype)
         if len(self.vehicle_context) > 1:
