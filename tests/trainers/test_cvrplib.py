@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.metrics.plots import read_curve
-from torchyard_trainers.cvrp import cvrplib, published, solutions, tours
+from torchyard_trainers.cvrp import published, tours
 from torchyard_trainers.cvrp.evaluation import place
+from torchyard_trainers.cvrp.files import cvrplib, solutions
 from torchyard_trainers.cvrp.policy import Policy
 
 # The depot is node 2; distances are 3-4-5 triangles and one that rounds.

@@ -7,12 +7,12 @@ import torch
 
 from torchyard_trainers.cvrp import tours
 from torchyard_trainers.cvrp.decoding import seek, symmetries
+from torchyard_trainers.cvrp.files.solutions import routes_of
 from torchyard_trainers.cvrp.heuristics import savings
 from torchyard_trainers.cvrp.instances import Instances, distances, generate
 from torchyard_trainers.cvrp.params import PRESETS
 from torchyard_trainers.cvrp.policy import Policy
 from torchyard_trainers.cvrp.problems import Cvrp
-from torchyard_trainers.cvrp.solutions import routes_of
 
 
 def problem(xy, demand, capacity):

@@ -6,9 +6,9 @@ from torch import Tensor, nn
 from torchyard_trainers.core.evaluation import each_over_ranks, over_ranks
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.cvrp import decoding
+from torchyard_trainers.cvrp.files.problem import Problem
 from torchyard_trainers.cvrp.instances import Instances, generate
 from torchyard_trainers.cvrp.params import Settings
-from torchyard_trainers.cvrp.problem import Problem
 from torchyard_trainers.cvrp.problems import Cvrp, open_problem
 
 # The set is the same for every seed, so that costs of different runs can be compared; 1234 as in Kool 2019.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from torchyard_trainers.core.metrics.plots import COLOURS, MARGIN, TITLE, svg, text
-from torchyard_trainers.cvrp.solutions import routes_of
+from torchyard_trainers.cvrp.files.solutions import routes_of
 
 _SIDE = 360
 

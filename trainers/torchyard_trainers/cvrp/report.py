@@ -11,10 +11,11 @@ from torchyard_trainers.core.json_text import json_of
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.metrics.plots import curve, read_curve
 from torchyard_trainers.core.workload import Session
-from torchyard_trainers.cvrp import decoding, plots, published, solutions
+from torchyard_trainers.cvrp import decoding, plots, published
 from torchyard_trainers.cvrp.evaluation import EVALUATION, make
+from torchyard_trainers.cvrp.files import solutions
+from torchyard_trainers.cvrp.files.problem import REAL, Problem
 from torchyard_trainers.cvrp.params import Settings
-from torchyard_trainers.cvrp.problem import REAL, Problem
 from torchyard_trainers.cvrp.problems import open_problem
 
 PICTURES = 4

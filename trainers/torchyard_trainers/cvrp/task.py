@@ -15,9 +15,10 @@ from torchyard_trainers.core.graphs import eager_mode
 from torchyard_trainers.core.optimizers import AdamW
 from torchyard_trainers.core.randomness import sample_keys, split_keys, stream_key
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
-from torchyard_trainers.cvrp import cvrplib, export, published
+from torchyard_trainers.cvrp import export, published
 from torchyard_trainers.cvrp.baselines import Baseline, build_baseline
 from torchyard_trainers.cvrp.evaluation import EVALUATION, heuristic_cost, make, solve, tour_lengths
+from torchyard_trainers.cvrp.files import cvrplib
 from torchyard_trainers.cvrp.params import Settings
 from torchyard_trainers.cvrp.policy import Policy, Routes
 from torchyard_trainers.cvrp.problems import open_problem

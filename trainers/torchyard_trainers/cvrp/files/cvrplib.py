@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.cvrp import solutions, vrp
-from torchyard_trainers.cvrp.problem import REAL, Problem
-from torchyard_trainers.cvrp.text import FIELD, reason
+from torchyard_trainers.cvrp.files import solutions, vrp
+from torchyard_trainers.cvrp.files.problem import REAL, Problem
+from torchyard_trainers.cvrp.files.text import FIELD, reason
 
 
 def find(path: Path) -> list[Problem]:

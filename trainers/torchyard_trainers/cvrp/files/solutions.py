@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.cvrp.problem import REAL, Problem
-from torchyard_trainers.cvrp.text import FIELD, lines_of, printable, real, whole
+from torchyard_trainers.cvrp.files.problem import REAL, Problem
+from torchyard_trainers.cvrp.files.text import FIELD, lines_of, printable, real, whole
 
 
 class Known(NamedTuple):

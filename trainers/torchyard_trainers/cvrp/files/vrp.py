@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from torchyard_trainers.core.exits import ConfigError
-from torchyard_trainers.cvrp.problem import METRICS, Problem
-from torchyard_trainers.cvrp.text import FIELD, lines_of, printable, real, whole
+from torchyard_trainers.cvrp.files.problem import METRICS, Problem
+from torchyard_trainers.cvrp.files.text import FIELD, lines_of, printable, real, whole
 
 # Routes use float32 loads: whole numbers are exact up to here.
 MOST_CAPACITY = 2**24

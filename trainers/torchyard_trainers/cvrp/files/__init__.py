@@ -1,0 +1,1 @@
+"""Problems and solutions in the format of CVRPLIB: read, checked and written."""
