@@ -27,7 +27,7 @@ from torchyard_trainers.cvrp import policy
 from torchyard_trainers.rl.evaluation import STEPS_AT_ONCE
 from torchyard_trainers.vecrl.cartpole import CartPole
 from torchyard_trainers.vecrl.snake import Snake
-from torchyard_trainers.vla.objectives import FlowMatching
+from torchyard_trainers.vla.heads.objectives import FlowMatching
 
 ROUTES = {
     "customers": 8,

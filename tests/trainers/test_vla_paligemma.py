@@ -14,10 +14,10 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.pretrained import Pretrained, stream
 from torchyard_trainers.core.weights import allocate, parameters_on_meta
 from torchyard_trainers.core.world import World
-from torchyard_trainers.vla.bins import middles, to_bins
 from torchyard_trainers.vla.demonstrations import keys_of
+from torchyard_trainers.vla.heads.bins import middles, to_bins
+from torchyard_trainers.vla.heads.objectives import objective_of
 from torchyard_trainers.vla.models import build_policy, config_of
-from torchyard_trainers.vla.objectives import objective_of
 from torchyard_trainers.vla.observation import Observation
 from torchyard_trainers.vla.paligemma import ANSWERS, RENAMED
 from torchyard_trainers.vla.params import resolve_params
@@ -90,8 +90,8 @@ def test_a_folder_is_read_into_a_policy_with_the_hidden_states_of_transformers(t
     loaded = PaliGemmaForConditionalGeneration.from_pretrained(tmp_path).eval()
     for masked in (False, True):
         shown = seen(masked=masked)
-        found = policy._read(policy._prefix(shown))
-        real = torch.ones(3, 11).bool() if shown.mask is None else policy._prefix(shown).mask
+        found = policy.read(policy.prefix(shown))
+        real = torch.ones(3, 11).bool() if shown.mask is None else policy.prefix(shown).mask
         torch.testing.assert_close(found[real], read_by(loaded, shown)[1][real], atol=1e-5, rtol=1e-5)
 
 
@@ -149,11 +149,14 @@ def test_a_policy_learns_two_demonstrations_and_every_trained_weight_gets_a_grad
             {"head": "tokens"},
             "trainer.params.head: tokens, but tiny-pi0 has an action expert; use model tiny-paligemma",
         ),
-        ({"model": "tiny-paligemma", "bins": 8}, "trainer.params.bins: 8, but head flow has no tokens"),
+        (
+            {"model": "tiny-paligemma", "bins": 8},
+            "trainer.params.bins: 8, but head flow has none; remove it",
+        ),
         ({"model": "tiny-paligemma", "head": "tokens", "draws": 2}, "trainer.params.draws: 2, but head tokens has no"),
         (
             {"model": "tiny-paligemma", "head": "tokens", "normalization": "mean-std"},
-            "trainer.params.normalization: mean-std, but bins reach from -1 to 1; use min-max",
+            "trainer.params.normalization: mean-std, but actions of head tokens reach from -1 to 1; use min-max",
         ),
         ({"model": "tiny-paligemma", "head": "tokens", "freezeLanguage": True}, "trainer.params.freezeLanguage: true"),
         (

@@ -11,7 +11,7 @@ from torchyard_trainers.vla import tabletop
 from torchyard_trainers.vla.instructions import Instructions
 from torchyard_trainers.vla.normalization import Scaling, as_json, scaling
 from torchyard_trainers.vla.observation import Demonstration, Observation
-from torchyard_trainers.vla.params import Settings
+from torchyard_trainers.vla.settings import Settings
 
 # Held-out demonstrations and episodes are the same for every seed, so that policies of different runs can be compared.
 EVALUATION_SEED = 1234

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,9 +12,13 @@ from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.vla import tabletop
 from torchyard_trainers.vla.demonstrations import Tabletop, keys_of
-from torchyard_trainers.vla.objectives import Objective
+from torchyard_trainers.vla.heads.objective import Objective
 from torchyard_trainers.vla.observation import Demonstration
-from torchyard_trainers.vla.params import Settings
+from torchyard_trainers.vla.robot import Episode, Robot
+from torchyard_trainers.vla.settings import Settings
+
+FIRST_SEED = 1000
+"""Of the first episode in an environment of gymnasium, as LeRobot's evaluation has it; the others follow."""
 
 
 def held_out_loss(
@@ -92,3 +97,61 @@ def play(
         if only_memory() and first:  # it has looked beside what its first look left
             break
     return scene, torch.stack(path, 1)
+
+
+def play_robot(session: Session, settings: Settings, objective: Objective, robot: Robot) -> dict[str, float]:
+    """Return success rate and rewards over whole episodes in an environment of gymnasium. Collective."""
+
+    def measure(positions: list[int]) -> Tensor:
+        episodes = play_episodes(session, settings, objective, robot, positions)
+        return torch.tensor([each.end() for each in episodes], dtype=torch.float64)
+
+    ends = over_ranks(session, measure, settings.eval_episodes, at_once=settings.eval_batch)
+    low, high = wilson(float(ends[:, 0].sum()), len(ends))
+    return {
+        "successRate": float(ends[:, 0].mean()),
+        "successRateLow": low,
+        "successRateHigh": high,
+        "episodeReturn": float(ends[:, 1].mean()),
+        "maxReward": float(ends[:, 2].mean()),
+        "episodes": float(len(ends)),
+    }
+
+
+@torch.no_grad()
+def play_episodes(
+    session: Session, settings: Settings, objective: Objective, robot: Robot, positions: list[int]
+) -> list[Episode]:
+    """Play the episodes at positions, whose seeds follow from nothing else; the model looks every `execute` steps.
+
+    All ranks look equally often, as a sharded model requires: until the last episode of any of them is over.
+    """
+    device, source = session.world.device, robot.source
+    environments = [robot.make() for _ in positions]
+    episodes = [
+        Episode(robot, env, FIRST_SEED + position) for env, position in zip(environments, positions, strict=True)
+    ]
+    tokens, mask = (
+        each.to(device) if each is not None else None for each in source.instruct(robot.task, len(positions))
+    )
+    ids = torch.tensor(positions, device=device)
+    keys = split_keys(keys_of(settings, ids, "noise", held_out=True), robot.limit)
+    for first in range(0, robot.limit, settings.execute):
+        images, states = (np.stack(each) for each in zip(*(episode.view() for episode in episodes), strict=True))
+        state = torch.from_numpy(states).to(device)
+        seen = source.observation(torch.from_numpy(images).to(device), state, tokens, mask)
+        chunk = objective.act(session.parallel.module, seen, keys[:, first])
+        if only_memory():
+            if first:
+                break  # it has looked beside what its first look left
+            continue
+        commands = source.commands(chunk, state).float().cpu().numpy()
+        for number in range(settings.execute):
+            for episode, actions in zip(episodes, commands, strict=True):
+                episode.step(actions[number])
+        session.reporter.goes_on()
+        if all(session.world.gather(all(each.over for each in episodes))):
+            break
+    for each in environments:
+        each.close()
+    return episodes

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.kv_cache import KeysAndValues, hand_out_layers, reading, writing, written
 from torchyard_trainers.core.model_config import build_of, one_line, read_config_json
-from torchyard_trainers.vla.flow import integrate
+from torchyard_trainers.vla.heads.act import ActPolicy
+from torchyard_trainers.vla.heads.diffusion import DiffusionPolicy
+from torchyard_trainers.vla.heads.flow import integrate
 from torchyard_trainers.vla.observation import Observation
 from torchyard_trainers.vla.paligemma import FlowPolicy, TokenPolicy, both_ways
 
@@ -124,11 +126,27 @@ class Policy(nn.Module):
         self.pi0 = pi0
         last = pi0.model.vlm.language_model.layers[-1]
         last.forward = partial(_write_keys_and_values, last)
-        idle = (last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm)
-        for each in (*idle, pi0.model.vlm.language_model.norm, pi0.model.dit.embed_tokens):
-            each.requires_grad_(requires_grad=False)
+        self.freeze_idle()
         for model in (pi0.model.vlm.language_model, pi0.model.dit):
             hand_out_layers(model.layers)
+
+    @property
+    def language(self) -> nn.Module:
+        """The vision-language model, which may get adapters."""
+        trunk: nn.Module = self.pi0.model.vlm
+        return trunk
+
+    @language.setter
+    def language(self, model: nn.Module) -> None:
+        self.pi0.model.vlm = model
+
+    def freeze_idle(self) -> None:
+        """Freeze parameters that never get a gradient."""
+        model = self.pi0.model
+        last = model.vlm.language_model.layers[-1]
+        idle = (last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm)
+        for each in (*idle, model.vlm.language_model.norm, model.dit.embed_tokens):
+            each.requires_grad_(requires_grad=False)
 
     @property
     def horizon(self) -> int:
@@ -281,7 +299,9 @@ def config_of(name: str, pretrained: Path | None, *, chunk: int) -> Any:
     return config
 
 
-def build_policy(config: Any, *, state: int = 0, action: int = 0, horizon: int = 0, bins: int | None = None) -> Any:
+def build_policy(
+    config: Any, *, state: int = 0, action: int = 0, horizon: int = 0, bins: int | None = None, head: str = "flow"
+) -> Any:
     """Build a model; its parameters have no memory inside `core.weights.parameters_on_meta`.
 
     Args:
@@ -289,7 +309,8 @@ def build_policy(config: Any, *, state: int = 0, action: int = 0, horizon: int =
         state: parts of the robot's state.
         action: parts of an action.
         horizon: actions of a chunk.
-        bins: of action tokens; None: flow matching.
+        bins: of action tokens; None: a head.
+        head: flow, act or diffusion, of a PaliGemma.
 
     Raises:
         ConfigError: sizes in the config contradict each other.
@@ -306,7 +327,8 @@ def build_policy(config: Any, *, state: int = 0, action: int = 0, horizon: int =
         return Policy(model)
     if bins is not None:
         return TokenPolicy(model, action=action, horizon=horizon, bins=bins)
-    return FlowPolicy(model, state=state, action=action, horizon=horizon)
+    kinds: dict[str, Any] = {"flow": FlowPolicy, "act": ActPolicy, "diffusion": DiffusionPolicy}
+    return kinds[head](model, state=state, action=action, horizon=horizon)
 
 
 def parts_of(config: Any) -> Any:

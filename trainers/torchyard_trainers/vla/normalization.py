@@ -85,6 +85,15 @@ def measured(values: Tensor) -> dict[str, list[float]]:
     }
 
 
-def as_json(kind: Kind, statistics: Mapping[str, Any]) -> str:
-    """Return the content of `normalization.json`, which an exported policy needs beside its weights."""
-    return json.dumps({"schema": 1, "normalization": kind, "statistics": dict(statistics)}, indent=1) + "\n"
+def as_json(kind: Kind, statistics: Mapping[str, Any], *, delta_parts: Sequence[bool] | None = None) -> str:
+    """Return the content of `normalization.json`, which an exported policy needs beside its weights.
+
+    Args:
+        kind: of normalisation.
+        statistics: by feature.
+        delta_parts: of each part of an action, whether it is a change of the state; None: all are absolute.
+    """
+    tree: dict[str, Any] = {"schema": 1, "normalization": kind, "statistics": dict(statistics)}
+    if delta_parts is not None:
+        tree["deltaParts"] = list(delta_parts)
+    return json.dumps(tree, indent=1) + "\n"

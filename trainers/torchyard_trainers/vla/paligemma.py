@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchyard_trainers.vla.bins import to_bins
-from torchyard_trainers.vla.flow import integrate
-from torchyard_trainers.vla.flow_head import FlowHead
+from torchyard_trainers.vla.heads.bins import to_bins
+from torchyard_trainers.vla.heads.flow import integrate
+from torchyard_trainers.vla.heads.flow_head import FlowHead
 from torchyard_trainers.vla.observation import Observation
 
 # Names of published files, and of other versions of transformers, and what they are called in the model.
@@ -52,16 +52,30 @@ def both_ways(mask: Tensor | None, embeds: Tensor) -> dict[str, Any]:
     return {"token_type_ids": torch.zeros(embeds.shape[:2], dtype=torch.int64, device=embeds.device)}
 
 
-class _Policy(nn.Module):
+class PaliGemmaPolicy(nn.Module):
     """A PaliGemma whose prefix is images of all cameras and an instruction."""
 
     def __init__(self, vlm: Any) -> None:
+        """Wrap `PaliGemmaForConditionalGeneration`."""
         super().__init__()
         self.vlm = vlm
-        idle = [getattr(vlm.model.vision_tower, "head", None)]  # pools the image, which nothing uses
-        for each in idle:
-            if each is not None:
-                each.requires_grad_(requires_grad=False)
+        self.freeze_idle()
+
+    @property
+    def language(self) -> nn.Module:
+        """The vision-language model, which may get adapters."""
+        trunk: nn.Module = self.vlm
+        return trunk
+
+    @language.setter
+    def language(self, model: nn.Module) -> None:
+        self.vlm = model
+
+    def freeze_idle(self) -> None:
+        """Freeze parameters that never get a gradient: those that pool an image."""
+        idle = getattr(self.vlm.model.vision_tower, "head", None)
+        if idle is not None:
+            idle.requires_grad_(requires_grad=False)
 
     @property
     def blocks(self) -> list[nn.Module]:
@@ -78,7 +92,7 @@ class _Policy(nn.Module):
         for each in parts:
             each.requires_grad_(requires_grad=False)
 
-    def _prefix(self, seen: Observation, more: Tensor | None = None) -> Prefix:
+    def prefix(self, seen: Observation, more: Tensor | None = None) -> Prefix:
         """Return images and instruction, followed by tokens `more` [m, k]."""
         many = len(seen.images)
         embed = self.vlm.get_input_embeddings()
@@ -93,7 +107,7 @@ class _Policy(nn.Module):
             mask = torch.cat([ones(many, images.shape[1]), mask, ones(many, extra)], 1)
         return Prefix(torch.cat([images.to(words.dtype), words], 1), mask)
 
-    def _read(self, prefix: Prefix) -> Tensor:
+    def read(self, prefix: Prefix) -> Tensor:
         """Return the last hidden states, [m, T, h]; all tokens attend to each other in both directions."""
         mask = prefix.mask
         found: Tensor = self.vlm.model(
@@ -106,42 +120,67 @@ class _Policy(nn.Module):
         return found
 
 
-class FlowPolicy(_Policy):
-    """PaliGemma with a flow head that attends to its last hidden states; see `models.Policy.forward`."""
+class HeadPolicy(PaliGemmaPolicy):
+    """PaliGemma with a head that reads its last hidden states; its words are not used."""
 
-    def __init__(self, vlm: Any, *, state: int, action: int, horizon: int) -> None:
-        """Wrap `PaliGemmaForConditionalGeneration`; `state` and `action` are sizes, and `horizon` actions a chunk."""
+    def __init__(self, vlm: Any, head: nn.Module, *, action: int, horizon: int) -> None:
+        """Wrap `PaliGemmaForConditionalGeneration`.
+
+        Args:
+            vlm: the model.
+            head: has `layers`.
+            action: parts of an action.
+            horizon: actions of a chunk.
+        """
         super().__init__(vlm)
         self.action_size, self.horizon = action, horizon
-        self.head = FlowHead(vlm.config.text_config.hidden_size, state=state, action=action, horizon=horizon)
-        if vlm.lm_head.weight is not vlm.get_input_embeddings().weight:
-            vlm.lm_head.requires_grad_(requires_grad=False)  # no words are predicted
+        self.head: Any = head
+
+    def freeze_idle(self) -> None:
+        """Freeze parameters that never get a gradient, also those that predict words."""
+        super().freeze_idle()
+        if self.vlm.lm_head.weight is not self.vlm.get_input_embeddings().weight:
+            self.vlm.lm_head.requires_grad_(requires_grad=False)
 
     @property
     def blocks(self) -> list[nn.Module]:
         """The units of sharding and recomputation."""
         return [*super().blocks, *self.head.layers]
 
+    def context(self, seen: Observation, times: int = 1) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return hidden states [m k, T, h], their mask [m k, T] and the state [m k, d], each `times` in a row."""
+        prefix = self.prefix(seen)
+        context, mask, state = self.read(prefix), prefix.mask, seen.state
+        if times > 1:
+            context, state = context.repeat_interleave(times, 0), state.repeat_interleave(times, 0)
+            mask = mask.repeat_interleave(times, 0) if mask is not None else None
+        return context, mask, state
+
+
+class FlowPolicy(HeadPolicy):
+    """PaliGemma with a flow head that attends to its last hidden states; see `models.Policy.forward`."""
+
+    def __init__(self, vlm: Any, *, state: int, action: int, horizon: int) -> None:
+        """Wrap `PaliGemmaForConditionalGeneration`; `state` and `action` are sizes, and `horizon` actions a chunk."""
+        head = FlowHead(vlm.config.text_config.hidden_size, state=state, action=action, horizon=horizon)
+        super().__init__(vlm, head, action=action, horizon=horizon)
+
     def forward(
         self, seen: Observation, points: Tensor, time: Tensor | None = None, *, steps: int = 0, size: int = 0
     ) -> Tensor:
         """Return the velocity at points [m k, H, a] and times [m k], or the actions that noise flows to."""
-        prefix = self._prefix(seen)
-        context, mask, state = self._read(prefix), prefix.mask, seen.state
-        if (times := len(points) // len(state)) > 1:
-            context, state = context.repeat_interleave(times, 0), state.repeat_interleave(times, 0)
-            mask = mask.repeat_interleave(times, 0) if mask is not None else None
+        context, mask, state = self.context(seen, len(points) // len(seen.state))
 
         def velocity(at: Tensor, when: Tensor) -> Tensor:
-            found: Tensor = self.head(context, mask, state, at, when)
-            return found
+            speed: Tensor = self.head(context, mask, state, at, when)
+            return speed
 
         if time is not None:
             return velocity(points, time)
         return integrate(lambda at, when: velocity(at, torch.full_like(at[:, 0, 0], when)), points, steps, size)
 
 
-class TokenPolicy(_Policy):
+class TokenPolicy(PaliGemmaPolicy):
     """PaliGemma that reads the state as tokens, and answers with tokens of actions, one for each part of an action.
 
     All parts of a chunk are answered at once, as in OpenVLA-OFT (Kim 2025): the prompt ends with one token for each of
@@ -160,7 +199,7 @@ class TokenPolicy(_Policy):
         state = to_bins(seen.state, self.bins) + self.first
         count = self.horizon * self.action_size
         blanks = torch.arange(self.first - count, self.first, device=state.device).expand(len(state), -1)
-        hidden = self._read(self._prefix(seen, torch.cat([state, blanks], 1)))[:, -count:]
+        hidden = self.read(self.prefix(seen, torch.cat([state, blanks], 1)))[:, -count:]
         with torch.autocast(hidden.device.type, enabled=False):
             head = self.vlm.get_output_embeddings().weight[self.first :]  # no other token can be the answer
             logits = F.linear(hidden.float(), head.float())

@@ -1,28 +1,26 @@
-"""Demonstrations of a LeRobot dataset as a `Source`: images, state, and the actions that follow."""
+"""Demonstrations of LeRobot datasets as a `Source`: one dataset, or a mixture of several."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from torchyard_trainers.core.data.frames import Videos, decode_image, fitted
-from torchyard_trainers.core.data.lerobot import Episode, LeRobot, open_lerobot, statistics_fault
-from torchyard_trainers.core.data.lerobot_frames import Frames
-from torchyard_trainers.core.data.robot_features import ACTION, STATE, no_camera, robot_features
-from torchyard_trainers.core.exits import ConfigError, DataError
+from torchyard_trainers.core.data.lerobot import open_lerobot
+from torchyard_trainers.core.data.mixture import Concatenated, Mixture
+from torchyard_trainers.core.data.robot_features import ACTION, STATE
+from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.vocabulary import Vocabulary
+from torchyard_trainers.vla.deltas import Deltas
+from torchyard_trainers.vla.episodes import Episodes, split_episodes
 from torchyard_trainers.vla.instructions import Instructions
 from torchyard_trainers.vla.normalization import Kind, Scaling, as_json, flattened, scaling
 from torchyard_trainers.vla.observation import Demonstration, Observation
-from torchyard_trainers.vla.params import Settings
+from torchyard_trainers.vla.settings import Settings
+from torchyard_trainers.vla.statistics import MOST_FRAMES, Statistics, statistics_of
 
-# A time between frames is meant where it is this far from a frame, in frames.
-_NEAR = 0.01
 _LOOKED_AT = 64  # episodes whose numbers are looked at for outliers, at most
 
 
@@ -47,74 +45,52 @@ class Batch(NamedTuple):
 
 
 class Recordings:
-    """The frames of some episodes of a dataset: every frame is a sample."""
+    """Samples of one or several datasets; see `core.data.source.Source`."""
 
     def __init__(
         self,
-        dataset: LeRobot,
-        episodes: Sequence[Episode],
-        *,
-        cameras: Sequence[str],
-        fields: Mapping[str, str] | None = None,
-        image_size: int,
-        chunk: int,
+        parts: Sequence[Episodes],
         kind: Kind,
-        action_seconds: float | None = None,
-        image_deltas: Sequence[float] = (0.0,),
+        *,
+        weights: Sequence[float] | None = None,
         vocabulary: Vocabulary | None = None,
+        statistics: Mapping[str, Statistics] | None = None,
     ) -> None:
-        """Read frames of `episodes`.
+        """Join datasets.
 
         Args:
-            dataset: with a state and actions.
-            episodes: of the dataset.
-            cameras: features that are images, in the order in which the model sees them; (): all.
-            fields: names of the features that are `state` and `action`; None: LeRobot's.
-            image_size: pixels of a side that images are fitted into.
-            chunk: actions that follow.
+            parts: at least one; all have cameras, states and actions of the same kind.
             kind: of normalisation.
-            action_seconds: between two actions of a chunk; None: one frame.
-            image_deltas: seconds, 0 or less, of the images that the model sees of each camera; those before the
-                episode's first frame are its first one.
+            weights: of the parts; None: each frame occurs once.
             vocabulary: of the model, which encodes the instructions; None: that of their words.
+            statistics: of STATE and ACTION; None: those of the parts.
 
         Raises:
-            DataError: a feature is missing or of another kind, or its statistics are.
-            ConfigError: a time is not that of a frame.
+            DataError: the statistics of a part are missing.
+            ConfigError: the parts differ in what a policy sees or does.
         """
-        self._dataset, self._episodes, self._size = dataset, list(episodes), image_size
-        self._cameras = list(cameras) or dataset.cameras
-        if not self._cameras:
-            raise DataError(no_camera(dataset))
-        for name in self._cameras:
-            if name not in dataset.cameras:
-                raise DataError(f"{dataset.folder}: no camera {name!r}; it has {', '.join(dataset.cameras) or 'none'}")
-        self._names = robot_features(dataset, fields or {})
-        self.state_size, self.action_size = (dataset.width(name) for name in self._names.values())
-        for name in self._names.values():
-            if kind != "none" and (fault := statistics_fault(dataset, name, quantiles=kind == "quantile")):
-                raise DataError(f"{dataset.folder}: {fault}")
-        self._kind: Kind = kind
-        stride = 1 if action_seconds is None else _frames_of(action_seconds, dataset.fps, "actionSeconds")
-        if stride < 1:
-            raise ConfigError(f"trainer.params.actionSeconds: {action_seconds} is less than one frame")
-        self._ahead = np.arange(chunk) * stride
-        self._back = [_frames_of(each, dataset.fps, "imageDeltas") for each in image_deltas]
-        if max(self._back) > 0:
-            raise ConfigError(f"trainer.params.imageDeltas: {max(image_deltas)} is in the future; use 0 or less")
-        self._videos = Videos()
-        self._ends = np.cumsum([each.length for each in self._episodes])
-        self._places = {task: place for place, task in enumerate(sorted(dataset.tasks))}
-        self.instructions = Instructions([dataset.tasks[task] for task in self._places], vocabulary=vocabulary)
-        self.fingerprint = f"{dataset.fingerprint}-{self._episodes[0].number}-{self._episodes[-1].number}"
+        _check_alike(parts)
+        self.parts, self._kind = parts, kind
+        self._rows: Any = Mixture(parts, weights) if weights is not None else _joined(parts)  # type: ignore[arg-type]
+        self.state_size, self.action_size = parts[0].state_size, parts[0].action_size
+        self.statistics = statistics or {name: statistics_of(parts, name, kind) for name in (STATE, ACTION)}
+        texts = list(dict.fromkeys(text for part in parts for text in part.tasks))
+        self._places = {text: place for place, text in enumerate(texts)}
+        self.instructions = Instructions(texts, vocabulary=vocabulary)
+        self.fingerprint: str = self._rows.fingerprint
 
     @property
     def views(self) -> int:
         """Images that the model sees at once."""
-        return len(self._cameras) * len(self._back)
+        return len(self.parts[0].cameras) * len(self.parts[0].back)
+
+    @property
+    def deltas(self) -> Deltas | None:
+        """Which parts of an action are changes of the state; None: none."""
+        return self.parts[0].deltas
 
     def __len__(self) -> int:
-        return int(self._ends[-1])
+        return len(self._rows)
 
     def lengths(self) -> None:
         """All samples are equally long."""
@@ -125,103 +101,92 @@ class Recordings:
         Raises:
             DataError: a frame cannot be used; the message names file, episode, frame and field.
         """
-        parts = [self._sample(number) for number in ids]
-        images, state, actions, valid, tasks = zip(*parts, strict=True)
+        images, state, actions, valid, tasks = zip(*(self._rows.row(number) for number in ids), strict=True)
         tokens, mask = self.instructions.of(torch.tensor([self._places[each] for each in tasks]))
-        return Batch(
-            torch.from_numpy(np.stack(images)),
-            torch.from_numpy(np.stack(state)),
-            torch.from_numpy(np.stack(actions)),
-            torch.from_numpy(np.stack(valid)),
-            tokens,
-            mask,
-        )
+        return Batch(*(torch.from_numpy(np.stack(each)) for each in (images, state, actions, valid)), tokens, mask)
 
     def demonstrations(self, batch: Batch) -> Demonstration:
         """Return samples normalised, on their device."""
-        images = batch.images.permute(0, 1, 4, 2, 3).float() / 127.5 - 1
-        seen = Observation(images, self.scaling(STATE).normalize(batch.state), batch.tokens, batch.mask)
+        seen = self.observation(batch.images, batch.state, batch.tokens, batch.mask)
         return Demonstration(seen, self.scaling(ACTION).normalize(batch.actions), batch.valid)
+
+    def observation(self, images: Tensor, state: Tensor, tokens: Tensor, mask: Tensor | None) -> Observation:
+        """Return what a policy sees of images [m, cameras, S, S, 3] uint8 and states [m, d] in their units."""
+        pixels = images.permute(0, 1, 4, 2, 3).float() / 127.5 - 1
+        return Observation(pixels, self.scaling(STATE).normalize(state), tokens, mask)
+
+    def instruct(self, text: str, many: int) -> tuple[Tensor, Tensor | None]:
+        """Return the tokens and mask [many, T] of an instruction of the datasets."""
+        return self.instructions.of(torch.full((many,), self._places[text]))
+
+    def commands(self, actions: Tensor, state: Tensor) -> Tensor:
+        """Return normalised actions [m, H, a] as the robot takes them, from states [m, d] in their units."""
+        restored = self.scaling(ACTION).restore(actions)
+        return restored if self.deltas is None else self.deltas.absolute(restored, state)
 
     def scaling(self, name: str) -> Scaling:
         """Return what normalises STATE or ACTION."""
         size = self.state_size if name == STATE else self.action_size
-        return scaling(self._dataset.statistics.get(self._names[name], {"mean": [0.0] * size}), self._kind)
+        return scaling(self.statistics[name] if self._kind != "none" else {"mean": [0.0] * size}, self._kind)
 
     def assets(self) -> dict[str, Path | str]:
         """Return files that an exported policy needs: statistics, and what encodes instructions."""
-        own = {name: self._dataset.statistics.get(feature, {}) for name, feature in self._names.items()}
-        return {"normalization.json": as_json(self._kind, own), **self.instructions.assets()}
+        parts = self.deltas.parts.astype(bool).tolist() if self.deltas is not None else None
+        content = as_json(self._kind, self.statistics, delta_parts=parts)
+        return {"normalization.json": content, **self.instructions.assets()}
 
     def warnings(self) -> list[str]:
         """Return what a few outliers do to state and actions, seen in some of the episodes."""
         if self._kind == "none":
             return []
-        step = -(-len(self._episodes) // _LOOKED_AT)
-        rows = [self._frames.of(episode) for episode in self._episodes[::step]]
-        found = {
-            name: flattened(np.concatenate([each[name] for each in rows]), self._dataset.statistics[name], self._kind)
-            for name in self._names.values()
-        }
-        return [
-            f"{self._dataset.folder}: field {name!r}: {text}; use trainer.params.normalization quantile, or leave out "
-            "the frames with the others"
-            for name, text in found.items()
-            if text
-        ]
-
-    @cached_property
-    def _frames(self) -> Frames:
-        return Frames(self._dataset, list(self._names.values()))
-
-    def _sample(self, number: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any], int]:
-        place = int(np.searchsorted(self._ends, number, side="right"))
-        episode = self._episodes[place]
-        frame = number - int(self._ends[place]) + episode.length
-        rows = self._frames.of(episode)
-        ahead = frame + self._ahead
-        valid = ahead < episode.length
-        actions = rows[self._names[ACTION]][np.minimum(ahead, episode.length - 1)]
-        images = [self._image(episode, max(0, frame + back), camera) for camera in self._cameras for back in self._back]
-        return np.stack(images), rows[self._names[STATE]][frame], actions, valid, int(rows["task_index"][frame])
-
-    def _image(self, episode: Episode, frame: int, camera: str) -> NDArray[np.uint8]:
-        place = f"{episode.file}, episode {episode.number}, frame {frame}, field {camera!r}"
-        if camera not in episode.videos:
-            return fitted(decode_image(self._frames.image(episode, frame, camera), place), self._size)
-        file, start = episode.videos[camera]
-        second = start + frame / self._dataset.fps
-        shown = self._videos.frame(self._dataset.folder / file, second, 0.5 / self._dataset.fps, place)
-        return fitted(shown, self._size)
+        found = []
+        for part in self.parts:
+            for name, feature in part.names.items():
+                values = np.concatenate(list(part.vectors(name, MOST_FRAMES // 10, episodes=_LOOKED_AT)))
+                if text := flattened(values, self.statistics[name], self._kind):
+                    found.append(
+                        f"{part.dataset.folder}: field {feature!r}: {text}; use trainer.params.normalization quantile, "
+                        "or leave out the frames with the others"
+                    )
+        return found
 
 
 def open_recordings(
-    settings: Settings, folder: Path, image_size: int, vocabulary: Vocabulary | None
+    settings: Settings, image_size: int, vocabulary: Vocabulary | None
 ) -> tuple[Recordings, Recordings]:
-    """Return the frames to learn from and those held out.
+    """Return the frames to learn from and those held out, of each dataset its last episodes.
 
     Raises:
-        DataError: the dataset cannot be used.
+        DataError: a dataset cannot be used.
         ConfigError: a parameter does not fit it.
     """
-    dataset = open_lerobot(folder)
+    assert settings.data is not None or settings.mixture
+    folders = {settings.data: 1.0} if settings.data is not None else settings.mixture
+    opened = [(open_lerobot(Path(folder)), weight) for folder, weight in folders.items()]
+    opened.sort(key=lambda each: each[0].fingerprint)  # neither names nor their order matter
+    pairs = [
+        [
+            Episodes(
+                dataset,
+                episodes,
+                cameras=settings.cameras,
+                fields=settings.fields,
+                image_size=image_size,
+                chunk=settings.chunk,
+                action_seconds=settings.action_seconds,
+                image_deltas=settings.image_deltas,
+                delta_actions=settings.delta_actions,
+                absolute_parts=settings.absolute_parts,
+            )
+            for episodes in split_episodes(dataset, settings.hold_out)
+        ]
+        for dataset, _ in opened
+    ]
     kind: Any = settings.normalization
-    first, second = (
-        Recordings(
-            dataset,
-            episodes,
-            cameras=settings.cameras,
-            fields=settings.fields,
-            image_size=image_size,
-            chunk=settings.chunk,
-            kind=kind,
-            action_seconds=settings.action_seconds,
-            image_deltas=settings.image_deltas,
-            vocabulary=vocabulary,
-        )
-        for episodes in split_episodes(dataset, settings.hold_out)
-    )
-    return first, second
+    weights = [weight for _, weight in opened] if len(opened) > 1 else None
+    train = Recordings([first for first, _ in pairs], kind, weights=weights, vocabulary=vocabulary)
+    rest = [second for _, second in pairs]
+    return train, Recordings(rest, kind, vocabulary=vocabulary, statistics=train.statistics)
 
 
 def evenly(size: int, count: int) -> list[int]:
@@ -229,25 +194,33 @@ def evenly(size: int, count: int) -> list[int]:
     return [number * size // count for number in range(count)]
 
 
-def split_episodes(dataset: LeRobot, share: float) -> tuple[list[Episode], list[Episode]]:
-    """Return the episodes to learn from and those held out: the last ones, at least one of each.
+def _joined(parts: Sequence[Episodes]) -> Any:
+    return parts[0] if len(parts) == 1 else Concatenated(parts)  # type: ignore[arg-type]
+
+
+def _check_alike(parts: Sequence[Episodes]) -> None:
+    """Check that a policy can learn from all parts.
 
     Raises:
-        DataError: there is only one episode.
+        ConfigError: naming the parts and what differs.
     """
-    if len(dataset.episodes) < 2:
-        raise DataError(
-            f"{dataset.folder}: has one episode; record another one, since some are held out to measure flowLoss"
-        )
-    held_out = min(max(1, round(share * len(dataset.episodes))), len(dataset.episodes) - 1)
-    return list(dataset.episodes[:-held_out]), list(dataset.episodes[-held_out:])
-
-
-def _frames_of(seconds: float, fps: float, name: str) -> int:
-    frames = round(seconds * fps)
-    if abs(seconds * fps - frames) > _NEAR:
-        raise ConfigError(
-            f"trainer.params.{name}: {seconds} s is not a whole number of frames at {fps:g} frames per second; use "
-            f"{frames / fps:g}"
-        )
-    return frames
+    first = parts[0]
+    for other in parts[1:]:
+        pair = f"trainer.params.mixture: {first.dataset.folder} and {other.dataset.folder}"
+        if first.cameras != other.cameras:
+            raise ConfigError(
+                f"{pair} have other cameras ({', '.join(first.cameras)} and {', '.join(other.cameras)}); set "
+                "trainer.params.cameras to names that both have"
+            )
+        for what, one, two in (
+            ("state", first.state_size, other.state_size),
+            ("action", first.action_size, other.action_size),
+        ):
+            if one != two:
+                raise ConfigError(
+                    f"{pair} differ in the parts of their {what} ({one} and {two}); leave one of them out"
+                )
+        if first.deltas is not None and other.deltas is not None and (first.deltas.parts != other.deltas.parts).any():
+            raise ConfigError(
+                f"{pair} name the parts of an action differently; set trainer.params.absoluteParts by number"
+            )

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from torchyard_trainers.core.adapters import add_lora
 from torchyard_trainers.core.checkpoints.checkpoint import GEOMETRY, HEAD, PROMPT
 from torchyard_trainers.core.data.loader import on_device
 from torchyard_trainers.core.exits import ConfigError
@@ -20,17 +21,21 @@ from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.randomness import split_keys
 from torchyard_trainers.core.schedules import factor
-from torchyard_trainers.core.vocabulary import PRETRAINED, open_vocabulary
+from torchyard_trainers.core.vocabulary import PRETRAINED, Vocabulary, open_vocabulary
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
 from torchyard_trainers.vla import models, paligemma, report, tabletop
 from torchyard_trainers.vla.augmentation import augmented
 from torchyard_trainers.vla.demonstrations import Tabletop, keys_of
-from torchyard_trainers.vla.evaluation import closed_loop, held_out_loss
+from torchyard_trainers.vla.evaluation import closed_loop, held_out_loss, play_robot
+from torchyard_trainers.vla.heads.objective import Objective
+from torchyard_trainers.vla.heads.objectives import objective_of
+from torchyard_trainers.vla.heads.own import build_own, policy_class
+from torchyard_trainers.vla.identity import identity_of
 from torchyard_trainers.vla.models import build_policy, config_of, parts_of
-from torchyard_trainers.vla.objectives import Objective, objective_of
 from torchyard_trainers.vla.observation import Demonstration
-from torchyard_trainers.vla.params import Settings
 from torchyard_trainers.vla.recordings import Recordings, evenly, open_recordings
+from torchyard_trainers.vla.robot import Robot, open_robot
+from torchyard_trainers.vla.settings import Settings
 
 # Parts of the model that learn with `expertLrScale`.
 EXPERT = ("pi0.model.dit.*", "pi0.embed_action_time.*", "pi0.action_out_proj.*")
@@ -52,66 +57,69 @@ class VisionLanguageAction(Workload):
         self.max_grad_norm = settings.max_grad_norm
         self.average_decay = settings.ema
         self.read_workers = settings.workers
-        own = [
-            "seed",
-            "chunk",
-            *(["model"] if settings.pretrained is None else ["pretrained"]),
-            "draws",
-            "normalization",
-        ]
-        own += ["head", "bins"] if settings.head == "tokens" else []
-        own += ["objects"] if settings.data is None else ["hold_out", "augment"]
-        self.identity: Mapping[str, str | int | float] = {
-            "trainer.name": "vla",
-            **{f"trainer.params.{name}": getattr(settings, name) for name in own},
-            "global batch (trainer.params.batch)": settings.batch,
-            "seed": settings.seed,
-        }
-        if settings.data is not None:
-            views = [*settings.cameras, *map(str, settings.image_deltas), str(settings.action_seconds)]
-            self.identity = {**self.identity, "cameras and times": " ".join(views)}
-        if settings.fields:
-            names = ", ".join(f"{ours}: {name}" for ours, name in sorted(settings.fields.items()))
-            self.identity = {**self.identity, "trainer.params.fields": names}
-        self.architecture = (
-            ("trainer.name", "trainer.params.model") if settings.pretrained is None else ("trainer.name",)
-        )
+        self.identity: Mapping[str, str | int | float] = identity_of(settings)
+        self.architecture = ["trainer.name"]
+        self.architecture += ["trainer.params.model"] if settings.pretrained is None else []
+        self.architecture += ["trainer.params.lora_alpha"] if settings.lora_rank is not None else []
         self.tabletop: Tabletop | None = None
         self.source: Recordings | None = None
+        self._own = policy_class(settings.policy) if settings.policy is not None else None
+        self.deferred = self._own is None
+        vocabulary = None if self._own is not None else self._open_model()
+        size = self._own.image_size if self._own is not None else parts_of(self._config).vision_config.image_size
+        if settings.recorded:
+            self.source, self._held_out = open_recordings(settings, size, vocabulary)
+        else:
+            self.tabletop = Tabletop(settings, size, vocabulary)
+        self._made: Recordings | Tabletop = self.source or self.tabletop  # type: ignore[assignment]
+        self._state, self._action = self._sizes()
+        self.fingerprints = {PROMPT: self._made.instructions.fingerprint}
+        if self._own is None:
+            self._fit()
+            self.fingerprints[GEOMETRY] = geometry_of(self._config)
+        if settings.head == "tokens":
+            self.fingerprints[HEAD] = paligemma.ANSWERS
+        self.objective: Objective = objective_of(settings, getattr(self, "_config", None), parts=self._action)
+        self.robot: Robot | None = None
+        if settings.environment is not None and self.source is not None:
+            self.robot = open_robot(settings, self.source, size)
+
+    def _open_model(self) -> Vocabulary | None:
+        """Read the config of the model; return what encodes its instructions, None: words.
+
+        Raises:
+            ConfigError: the folder has no such model, or its tokenizer or images are of another kind.
+        """
+        settings = self.settings
         folder = Path(settings.pretrained) if settings.pretrained is not None else None
         self._config = config_of(settings.model, folder, chunk=settings.chunk)
         self._kind = str(self._config.model_type)
         if folder is not None:
-            if self._kind == "pi0":
-                self.pretrained = Pretrained(folder, prefix="pi0.", renamed=models.RENAMED)
-            else:
-                self.pretrained = Pretrained(folder, prefix="vlm.", renamed=paligemma.RENAMED)
-        if folder is not None:
+            prefix, renamed = ("pi0.", models.RENAMED) if self._kind == "pi0" else ("vlm.", paligemma.RENAMED)
+            self.pretrained = Pretrained(folder, prefix=prefix, renamed=renamed)
             check_colours(folder, PRETRAINED, HALVES)
-        vocabulary = open_vocabulary(
-            folder, Path(settings.tokenizer) if settings.tokenizer is not None else None, source=models.TOKENIZER_SOURCE
-        )
+        tokenizer = Path(settings.tokenizer) if settings.tokenizer is not None else None
+        vocabulary = open_vocabulary(folder, tokenizer, source=models.TOKENIZER_SOURCE)
         if vocabulary is not None:
             vocabulary.check_fits(parts_of(self._config).text_config.vocab_size)
-        size = parts_of(self._config).vision_config.image_size
-        if settings.data is None:
-            self.tabletop = Tabletop(settings, size, vocabulary)
-        else:
-            self.source, self._held_out = open_recordings(settings, Path(settings.data), size, vocabulary)
-        self._state, self._action = self._sizes()
-        self._fit()
-        made = self.source or self.tabletop
-        assert made is not None
-        self.fingerprints = {GEOMETRY: geometry_of(self._config), PROMPT: made.instructions.fingerprint}
-        if settings.head == "tokens":
-            self.fingerprints[HEAD] = paligemma.ANSWERS
-        self.objective: Objective = objective_of(settings, self._config, parts=self._action)
+        return vocabulary
 
     def build(self) -> nn.Module:
         """See `Workload`."""
-        settings = self.settings
+        settings, sizes = self.settings, {"state": self._state, "action": self._action}
+        if settings.policy is not None:
+            views = self.source.views if self.source is not None else 1
+            vocabulary = self._made.instructions.highest + 1
+            given = {**sizes, "chunk": settings.chunk, "views": views, "vocabulary": vocabulary}
+            return build_own(settings.policy, seed=settings.seed, **given)
         bins = settings.bins if settings.head == "tokens" else None
-        policy = build_policy(self._config, state=self._state, action=self._action, horizon=settings.chunk, bins=bins)
+        policy = build_policy(self._config, **sizes, horizon=settings.chunk, bins=bins, head=settings.head)
+        if settings.lora_rank is not None:
+            targets = settings.lora_targets or "all-linear"
+            policy.language = add_lora(
+                policy.language, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets
+            )
+            policy.freeze_idle()
         policy.freeze(vision=settings.freeze_vision, language=settings.freeze_language)
         return policy
 
@@ -123,9 +131,9 @@ class VisionLanguageAction(Workload):
         """
         config, settings = self._config, self.settings
         origin = f"trainer.params.{'model' if settings.pretrained is None else 'pretrained'}"
-        if settings.head == "tokens" and self._kind != "paligemma":
+        if settings.head != "flow" and self._kind != "paligemma":
             raise ConfigError(
-                f"{origin}: is a {self._kind}, but trainer.params.head tokens needs a paligemma; change one"
+                f"{origin}: is a {self._kind}, but trainer.params.head {settings.head} needs a paligemma; change one"
             )
         sizes = {"max_state_dim": self._state, "max_action_dim": self._action} if self._kind == "pi0" else {}
         for name, size in sizes.items():
@@ -135,16 +143,14 @@ class VisionLanguageAction(Workload):
                     f"data has {size} parts; use another model"
                 )
             setattr(config, name, max(size, getattr(config, name)))
-        made = self.source or self.tabletop
-        assert made is not None
         words = parts_of(config).text_config.vocab_size
         answers = settings.bins + settings.chunk * self._action if settings.head == "tokens" else 0
-        if made.instructions.highest >= words - answers:
+        if self._made.instructions.highest >= words - answers:
             bins = f" and the actions {answers}" if answers else ""
             fix = ", fewer trainer.params.bins or a shorter trainer.params.chunk" if answers else ""
             raise ConfigError(
-                f"{origin}: has {words} tokens, but the instructions need {made.instructions.highest + 1}{bins}; use a "
-                f"model with a larger vocabulary{fix}"
+                f"{origin}: has {words} tokens, but the instructions need {self._made.instructions.highest + 1}{bins}; "
+                f"use a model with a larger vocabulary{fix}"
             )
 
     def _sizes(self) -> tuple[int, int]:
@@ -155,13 +161,13 @@ class VisionLanguageAction(Workload):
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """Return the layers of vision tower, language model and expert."""
-        blocks: list[nn.Module] = model.blocks  # type: ignore[assignment]
+        blocks: list[nn.Module] = getattr(model, "blocks", [])  # type: ignore[assignment]
         return blocks
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Return AdamW; norms, biases and embeddings do not decay, expert or head have a learning rate of their own."""
         settings = self.settings
-        expert = EXPERT if self._kind == "pi0" else HEAD_PARTS if settings.head == "flow" else ()
+        expert = EXPERT if self._kind == "pi0" else HEAD_PARTS if settings.head not in ("tokens", "policy") else ()
         return adamw(
             model,
             settings.lr,
@@ -227,6 +233,8 @@ class VisionLanguageAction(Workload):
 
         session.parallel.module.eval()
         metrics = closed_loop(session, settings, self.objective, table) if table is not None else {}
+        if self.robot is not None:
+            metrics = play_robot(session, settings, self.objective, self.robot)
         metrics[self.objective.metric] = held_out_loss(session, settings, self.objective, demonstrations, count)
         session.parallel.module.train()
         return metrics
@@ -239,30 +247,36 @@ class VisionLanguageAction(Workload):
 
     def assets(self) -> Mapping[str, Path | str]:
         """Return the statistics that state and actions are normalised with, and what encodes instructions."""
-        made = self.source or self.tabletop
-        assert made is not None
-        return made.assets()
+        return self._made.assets()
 
     def write_report(self, session: Session, folder: Path, curves: Path) -> list[Path]:
-        """See `WritesReport`: pictures of episodes on the tabletop, and of the success rate over steps."""
-        if self.tabletop is None:
+        """See `WritesReport`: pictures of closed-loop episodes, and of the success rate over steps."""
+        if self.tabletop is not None:
+            files = report.write(session, self.settings, self.objective, self.tabletop, folder)
+        elif self.robot is not None:
+            files = report.write_robot(session, self.settings, self.objective, self.robot, folder)
+        else:
             return []
-        files = report.write(session, self.settings, self.objective, self.tabletop, folder)
         return files + write_curve(folder, curves, "successRate", "success rate over steps") if files else []
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
         settings, loss = self.settings, self.objective.metric
-        names = [name for name in metrics if name.startswith(("successRate", loss, "wrongObjectRate"))]
+        names = [
+            name
+            for name in metrics
+            if name.startswith(("successRate", loss, "wrongObjectRate", "episodeReturn", "maxReward"))
+        ]
         model = settings.model if settings.pretrained is None else settings.pretrained
         text = f"{model}: {loss} {metrics[loss]:.3f} after {self.total_steps} steps"
         if "successRate" in metrics:
             text += (
                 f"; success rate {metrics['successRate']:.3f} ({metrics['successRateLow']:.3f} to "
                 f"{metrics['successRateHigh']:.3f} at 95 %) over {settings.eval_episodes} closed-loop episodes, "
-                f"untrained {metrics.get('successRateUntrained', math.nan):.3f}; wrong object "
-                f"{metrics['wrongObjectRate']:.3f}"
+                f"untrained {metrics.get('successRateUntrained', math.nan):.3f}"
             )
+        if "wrongObjectRate" in metrics:
+            text += f"; wrong object {metrics['wrongObjectRate']:.3f}"
         return {
             "trainer": "vla",
             "model": model,

@@ -1,34 +1,19 @@
-"""What a policy learns from demonstrations and how it acts: flow matching, or action tokens."""
+"""What a policy learns from demonstrations and how it acts: the objective of each head."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from torchyard_trainers.vla import flow
-from torchyard_trainers.vla.bins import middles, to_bins
+from torchyard_trainers.vla.heads import flow
+from torchyard_trainers.vla.heads.act import ActionChunking
+from torchyard_trainers.vla.heads.bins import middles, to_bins
+from torchyard_trainers.vla.heads.diffusion import Diffusion
+from torchyard_trainers.vla.heads.objective import Losses, Objective
+from torchyard_trainers.vla.heads.own import OwnObjective
 from torchyard_trainers.vla.observation import Demonstration, Observation
-from torchyard_trainers.vla.params import Settings
-
-
-class Losses(NamedTuple):
-    """Losses of action steps [m, H], and statistics of the same shape."""
-
-    loss: Tensor
-    statistics: Mapping[str, Tensor]
-
-
-class Objective(Protocol):
-    """A loss of demonstrations, and a way to act."""
-
-    metric: str  # name of the loss of held-out demonstrations
-
-    def losses(self, model: Callable[..., Tensor], shown: Demonstration, keys: Tensor) -> Losses:
-        """Return the losses of demonstrations; random numbers follow from keys [m, draws]."""
-
-    def act(self, model: nn.Module, seen: Observation, keys: Tensor) -> Tensor:
-        """Return normalised actions [m, H, a]; random numbers follow from keys [m]."""
+from torchyard_trainers.vla.settings import Settings
 
 
 class FlowMatching:
@@ -85,6 +70,13 @@ class ActionTokens:
 
 def objective_of(settings: Settings, config: Any, *, parts: int) -> Objective:
     """Return the objective of a run, whose actions have so many parts."""
-    if settings.head == "tokens":
-        return ActionTokens(settings)
+    simple: dict[str, Callable[[Settings], Objective]] = {
+        "tokens": ActionTokens,
+        "act": ActionChunking,
+        "policy": OwnObjective,
+    }
+    if settings.head in simple:
+        return simple[settings.head](settings)
+    if settings.head == "diffusion":
+        return Diffusion(settings, parts=parts)
     return FlowMatching(settings, parts=parts, size=getattr(config, "max_action_dim", parts))

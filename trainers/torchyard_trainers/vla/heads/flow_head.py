@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from torchyard_trainers.vla.heads.attention import Attention
+
 LAYERS = 4
 WIDEST = 1024  # units of a head; a narrower language model has a head as wide as itself
-HEAD_SIZE = 64  # of attention, at most
 _SHORTEST = 4e-3  # shortest and longest period of a time, as in pi0
 _LONGEST = 4.0
 
@@ -62,34 +63,16 @@ class _Layer(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.own_norm, self.own = nn.LayerNorm(width), _Attention(width)
-        self.cross_norm, self.cross = nn.LayerNorm(width), _Attention(width)
+        self.own_norm, self.own = nn.LayerNorm(width), Attention(width)
+        self.cross_norm, self.cross = nn.LayerNorm(width), Attention(width)
         self.norm = nn.LayerNorm(width)
         self.perceptron = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, hidden: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:
         normal = self.own_norm(hidden)
-        hidden = hidden + self.own(normal, normal, None)
-        hidden = hidden + self.cross(self.cross_norm(hidden), context, mask)
+        hidden = hidden + self.own(normal, normal, normal)
+        hidden = hidden + self.cross(self.cross_norm(hidden), context, context, mask)
         result: Tensor = hidden + self.perceptron(self.norm(hidden))
-        return result
-
-
-class _Attention(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        size = math.gcd(width, HEAD_SIZE if width > HEAD_SIZE else max(width // 4, 1))
-        self.heads = width // size
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-
-    def forward(self, hidden: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:
-        query, key, value = (
-            layer(each).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for layer, each in ((self.query, hidden), (self.key, context), (self.value, context))
-        )
-        seen = mask[:, None, None] if mask is not None else None
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=seen)
-        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
         return result
 
 
