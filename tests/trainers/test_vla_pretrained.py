@@ -12,9 +12,11 @@ from transformers import PI0ForConditionalGeneration
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.pretrained import canonical, is_adapter
 from torchyard_trainers.core.vocabulary import open_vocabulary
 from torchyard_trainers.core.weights import allocate, built, fill
 from torchyard_trainers.core.world import World
+from torchyard_trainers.vla.demonstrations import keys_of
 from torchyard_trainers.vla.instructions import Instructions
 from torchyard_trainers.vla.models import config_of
 from torchyard_trainers.vla.params import resolve_params
@@ -196,3 +198,55 @@ def test_a_tokenizer_in_a_folder_of_its_own_encodes_instructions_of_a_pretrained
     (model / "words.txt").write_text("reach\n")
     with pytest.raises(ConfigError, match=r"was trained with the words of its words.txt; remove one"):
         VisionLanguageAction(resolve_params(given, Parallelism()))
+
+
+def adapted(**params):
+    """A policy with adapters and random weights, and its workload."""
+    work = VisionLanguageAction(resolve_params({"loraRank": 2} | params, Parallelism()))
+    policy = built(work)
+    allocate(policy, torch.device("cpu"))
+    fill(work, policy, World(0, 1, 0, torch.device("cpu"), grouped=False, local_size=1))
+    return work, policy
+
+
+@pytest.mark.parametrize("model", [{}, {"model": "tiny-paligemma"}, {"model": "tiny-paligemma", "head": "tokens"}])
+def test_with_adapters_the_vision_language_model_is_frozen_and_all_that_trains_gets_a_gradient(model):
+    work, policy = adapted(**model)
+    plain = VisionLanguageAction(resolve_params(model, Parallelism()))
+    before = built(plain)
+    allocate(before, torch.device("cpu"))
+    before.load_state_dict(
+        {canonical(name): each for name, each in policy.state_dict().items() if not is_adapter(name)}
+    )
+    ids = torch.arange(6)
+    shown, keys = work.tabletop.demonstrations(ids), keys_of(work.settings, ids, "flow")[:, None]
+    losses = work.objective.losses(policy, shown, keys).loss
+    torch.testing.assert_close(losses, work.objective.losses(before, shown, keys).loss)
+    losses.mean().backward()
+    trained = {name for name, each in policy.named_parameters() if each.requires_grad}
+    trunk = "pi0.model.vlm." if not model else "vlm."
+    assert {name for name in trained if name.startswith(trunk) and ".lora_" not in name} == set()
+    assert any(".lora_A." in name for name in trained)
+    assert [name for name, each in policy.named_parameters() if each.requires_grad and each.grad is None] == []
+    expert = {name for name in trained if not name.startswith(trunk)}
+    assert bool(expert) == (model.get("head") != "tokens")
+    assert len(work.optimizer(policy).param_groups) >= 1
+
+
+@pytest.mark.e2e
+def test_with_adapters_pi0_is_exported_whole_and_paligemma_as_adapters(fork_server, tmp_path):
+    yards = []
+    for name, params in {"pi0": {}, "paligemma": {"model": "tiny-paligemma"}}.items():
+        (tmp_path / name).mkdir()
+        yard = Yard(fork_server, tmp_path / name)
+        yard.train(settings(2, loraRank=2, lr=0.01, **params))
+        yards.append(yard.checkpoints / "export" / "hf")
+    loaded, info = PI0ForConditionalGeneration.from_pretrained(yards[0], output_loading_info=True)
+    assert not any(info[each] for each in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    final = load_file(yards[0].parents[1] / "final" / "model.safetensors")
+    name = "model.vlm.language_model.layers.0.self_attn.q_proj"
+    base, down, up = (final[f"pi0.{name}.{part}.weight"] for part in ("base_layer", "lora_A.default", "lora_B.default"))
+    torch.testing.assert_close(loaded.state_dict()[f"{name}.weight"], base + 2 * up @ down)
+    assert up.abs().max() > 0
+    assert json.loads((yards[1] / "adapter_config.json").read_text())["r"] == 2
+    assert not (yards[1] / "model.safetensors").exists()

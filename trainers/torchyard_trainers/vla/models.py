@@ -136,10 +136,6 @@ class Policy(nn.Module):
         trunk: nn.Module = self.pi0.model.vlm
         return trunk
 
-    @language.setter
-    def language(self, model: nn.Module) -> None:
-        self.pi0.model.vlm = model
-
     def freeze_idle(self) -> None:
         """Freeze parameters that never get a gradient."""
         model = self.pi0.model

@@ -67,10 +67,6 @@ class PaliGemmaPolicy(nn.Module):
         trunk: nn.Module = self.vlm
         return trunk
 
-    @language.setter
-    def language(self, model: nn.Module) -> None:
-        self.vlm = model
-
     def freeze_idle(self) -> None:
         """Freeze parameters that never get a gradient: those that pool an image."""
         idle = getattr(self.vlm.model.vision_tower, "head", None)

@@ -116,9 +116,7 @@ class VisionLanguageAction(Workload):
         policy = build_policy(self._config, **sizes, horizon=settings.chunk, bins=bins, head=settings.head)
         if settings.lora_rank is not None:
             targets = settings.lora_targets or "all-linear"
-            policy.language = add_lora(
-                policy.language, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets
-            )
+            add_lora(policy.language, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets)
             policy.freeze_idle()
         policy.freeze(vision=settings.freeze_vision, language=settings.freeze_language)
         return policy

@@ -1,8 +1,8 @@
 """Formats `hf` and `hf-merged`: a folder that transformers and peft load.
 
 `hf` has the layout of `save_pretrained`: safetensors, config, generation config, and the workload's assets (tokenizer,
-chat template). Of a model with adapters it has the adapters only, as peft writes them; `hf-merged` adds them to the
-weights of their base.
+chat template). Of a model that learns nothing but adapters it has the adapters only, as peft writes them; `hf-merged`
+adds them to the weights of their base.
 """
 
 import shutil
@@ -70,7 +70,7 @@ def write(
 ) -> dict[str, Any]:
     """Write a format into an empty folder; return the facts for the manifest. Collective."""
     prefix, language = language_of(session.parallel.module)
-    only_adapters = form == "hf" and has_adapters(language)
+    only_adapters = form == "hf" and _learns_only_adapters(language)
     types = _types(work)
     entries = _adapters(language) if only_adapters else weight_entries(session.parallel.module, prefix, types)
     stem = ADAPTER if only_adapters else MODEL
@@ -89,6 +89,12 @@ def write(
 
     session.world.from_leader(add_configs)
     return {"parameters": sum(entry.numbers for entry in entries), "files": files, "base": base}
+
+
+def _learns_only_adapters(language: nn.Module) -> bool:
+    """Return whether a model is its frozen base and adapters; otherwise its export has all weights, merged."""
+    trained = [name for name, each in language.named_parameters() if each.requires_grad]
+    return has_adapters(language) and all(map(is_adapter, trained))
 
 
 def _types(work: Workload) -> Types:
