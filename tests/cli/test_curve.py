@@ -89,11 +89,11 @@ def test_a_stored_curve_has_every_point_as_it_is_appended_and_passes_over_other_
         + "}\n"
     )
     assert curve.follow()
-    assert curve.history.points == [(1, 3), (2, 2)]
+    assert curve.points == [(1, 3), (2, 2)]
     with path.open("a") as file:
         file.write('{"step": 3, "loss": 1}\n{"step"')
     assert curve.follow()
-    assert curve.history.points == [(1, 3), (2, 2), (3, 1)]
+    assert curve.points == [(1, 3), (2, 2), (3, 1)]
 
 
 def test_values_that_are_not_finite_are_a_gap_with_marks_and_a_count(tmp_path) -> None:
@@ -102,11 +102,11 @@ def test_values_that_are_not_finite_are_a_gap_with_marks_and_a_count(tmp_path) -
     path.write_text("".join(f'{{"step": {step}, "loss": {value}}}\n' for step, value in enumerate(values)))
     curve = StoredCurve(path, "loss")
     assert curve.follow()
-    lines = draw(curve.history.points, 12, 3)
+    lines = draw(curve.points, 12, 3)
     assert [len(line) for line in lines] == [12] * 3
     assert "×××××" in lines[-1]  # noqa: RUF001
     assert all(not rows for rows in rows_of([line[4:7].replace("×", chr(BLANK)) for line in lines]))  # noqa: RUF001
-    assert gaps(curve.history.points) == "× 8 of 12 points not finite, first at step 2"  # noqa: RUF001
+    assert curve.missing == gaps(curve.points) == "× 8 of 12 points not finite, first at step 2"  # noqa: RUF001
     assert gaps([(0, 1.0)]) == ""
     assert table_of(path).column("loss")[-3:] == [(9, -math.inf), (10, 2), (11, 1)]
 
@@ -116,7 +116,7 @@ def test_a_curve_without_a_finite_value_is_marks_alone() -> None:
 
 
 def test_a_line_without_an_end_is_left_behind(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("torchyard.cli.views.curve.MAX_BYTES", 64)
+    monkeypatch.setattr("torchyard.client.histories.PART_BYTES", 64)
     path = tmp_path / "metrics.jsonl"
     path.write_text("x" * 200 + '\n{"step": 1, "loss": 3}\n')
     curve = StoredCurve(path, "loss")

@@ -17,6 +17,7 @@ from torchyard.cli.views.curve import History, StoredCurve
 from torchyard.cli.views.program_output import OutputLine, OutputStream, ProgramOutput, several_ranks
 from torchyard.cli.views.snapshot import Snapshot, curve_metric, record
 from torchyard.cli.views.terminal import drawn
+from torchyard.client.metrics import FILE
 from torchyard.client.ranks import Rank, freshen, ranks_of, read_reports
 from torchyard.local.run import Event, RunFolder
 
@@ -81,7 +82,7 @@ class Watching:
         self.interrupts = Interrupts(lambda: str(self.job.spec.grace_period) if self.job else "")
         self.events: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self.losses = History()
-        self.stored = StoredCurve(folder.checkpoints / "metrics.jsonl", "loss")
+        self.stored = StoredCurve(folder.checkpoints / FILE, "loss")
         self.ranks: tuple[Rank, ...] = ()
 
     async def until_over(self) -> TrainingJob:
@@ -107,11 +108,12 @@ class Watching:
         self.ranks = ranks_of(reports) or self.ranks  # pods that are gone keep their last lines
         job = freshen(self.job, reports)
         record(self.losses, job)
-        if self.stored.metric != curve_metric(job):
-            self.stored = StoredCurve(self.folder.checkpoints / "metrics.jsonl", curve_metric(job))
+        self.stored.metric = curve_metric(job)
         notice = self.interrupts.notice
-        curve = self.stored.history if self.stored.follow() else self.losses
-        return Snapshot(job, time.time(), self.ranks, curve.points, list(self.events), notice, self._tail())
+        points, missing = (
+            (self.stored.points, self.stored.missing) if self.stored.follow() else (self.losses.points, "")
+        )
+        return Snapshot(job, time.time(), self.ranks, points, list(self.events), notice, self._tail(), missing=missing)
 
     def _tail(self) -> list[OutputLine]:
         if self.output is None:

@@ -3,20 +3,19 @@
 Where values are not finite, the curve has a gap with marks at its bottom.
 """
 
-import json
 import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from torchyard.api.files import open_regular
-from torchyard.client.metrics import value_of
+from torchyard.client.errors import TorchYardError
+from torchyard.client.histories import Curve, Histories, curve
 
 BLANK = 0x2800
 MARK = "×"  # noqa: RUF001 - of values that are not finite
 DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of the left and right column, top to bottom
 
-MAX_BYTES = 1 << 20  # read at a time
+MAX_BYTES = 4 << 20  # read between two pictures
 
 Point = tuple[float, float]  # (step, value), which may be NaN or infinite
 
@@ -39,42 +38,52 @@ class History:
 
 
 class StoredCurve:
-    """The points of one metric in `metrics.jsonl`: all that were logged; a status has only a few of them."""
+    """The curve of one metric in `metrics.jsonl`, read through the index beside it; a status has only a few points."""
 
     def __init__(self, path: Path, metric: str) -> None:
-        self.history = History()
         self.metric = metric
-        self._path = path
-        self._offset = 0
+        self._histories = Histories(path)
 
     def follow(self) -> bool:
-        """Read what was appended since the last call; return whether there is any point."""
+        """Read what was appended since the last call, and save the index; return whether there is any point."""
         try:
-            with open_regular(self._path) as file:
-                file.seek(self._offset)
-                data = file.read(MAX_BYTES)
-        except OSError:
-            return bool(self.history.points)
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole) or (len(data) if len(data) == MAX_BYTES else 0)
-        for line in whole.splitlines():
-            self._add(line)
-        return bool(self.history.points)
+            self._histories.follow(most=MAX_BYTES)
+            self._histories.save()
+        except TorchYardError:  # the volume is away, or it is no file: the view shows what the status has
+            pass
+        return self.metric in self._histories.series
 
-    def _add(self, line: bytes) -> None:
-        try:
-            point = json.loads(line)
-            step, value = float(point["step"]), value_of(point[self.metric])
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return  # another metric's, or cut short by a full disk
-        if value is not None and math.isfinite(step):
-            self.history.add(step, float(value))
+    def _buckets(self) -> Curve:
+        return curve(self._histories.series[self.metric].levels["overview"])
+
+    @property
+    def points(self) -> list[Point]:
+        """The mean of each bucket at its last step, and NaN at the first step of one with values not finite."""
+        found: list[Point] = []
+        of = self._buckets()
+        for first, last, mean, finite, bad in zip(of.first, of.last, of.mean, of.finite, of.bad, strict=True):
+            found += [(first, math.nan)] if bad else []
+            found += [(last, mean)] if finite and (first < last or not bad) else []
+        return found
+
+    @property
+    def missing(self) -> str:
+        """How many values are not finite, and where the first one is; empty if all are finite."""
+        of = self._buckets()
+        return _gaps(sum(of.bad), sum(of.bad) + sum(of.finite), of.first, of.bad)
 
 
 def gaps(points: Sequence[Point]) -> str:
     """Return how many of the points are not finite, and where the first one is; empty if all are finite."""
-    steps = [step for step, value in points if not math.isfinite(value)]
-    return f"{MARK} {len(steps)} of {len(points)} points not finite, first at step {steps[0]:g}" if steps else ""
+    bad = [not math.isfinite(value) for _, value in points]
+    return _gaps(sum(bad), len(points), [step for step, _ in points], bad)
+
+
+def _gaps(bad: int, all_points: int, steps: Sequence[float], is_bad: Sequence[int]) -> str:
+    if not bad:
+        return ""
+    first = next(step for step, each in zip(steps, is_bad, strict=True) if each)
+    return f"{MARK} {bad} of {all_points} points not finite, first at step {first:g}"
 
 
 def heights(points: Sequence[Point], columns: int) -> tuple[list[float | None], set[int]]:

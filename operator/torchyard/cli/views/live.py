@@ -185,7 +185,7 @@ def curve(snapshot: Snapshot, width: int, rows: int) -> list[RenderableType]:
         for label, line in zip([labels[0], *[""] * (len(lines) - 2), labels[1]][: len(lines)], lines, strict=True)
     ]
     first, last = (f"step {figure(snapshot.losses[i][0])}" for i in (0, -1))
-    missing = gaps(snapshot.losses)
+    missing = snapshot.missing or gaps(snapshot.losses)
     space = max(1, width - margin - 1 - len(first) - len(last))
     fitting = next((each for each in (missing, missing.partition(" points")[0], "") if len(each) + 2 <= space), "")
     middle = f" {fitting} ".center(space)[:space]

@@ -57,6 +57,7 @@ class Snapshot(NamedTuple):
     notice: str = ""  # a notice of torchyard itself, for instance after Ctrl-C
     output: "Sequence[OutputLine]" = ()
     flags: str = ""  # of a job on a cluster, as ` -n team`
+    missing: str = ""  # how many values of the curve are not finite, where `losses` has only a part of them
 
     def sentence(self, text: str) -> str:
         """Return a sentence about the job, with commands that can be typed as they stand."""
