@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchyard.client.explanation import Explanation
     from torchyard.client.job_details import JobDetails
     from torchyard.client.ranks import RankStacks
+    from torchyard.client.summaries import Summary
     from torchyard.local.run import Event
 
 Document = dict[str, Any]
@@ -97,6 +98,9 @@ class Backend(Protocol):
 
     async def jobs(self, *, everywhere: bool = False) -> list[Kept | Unreadable]:
         """Return the jobs, newest first; `everywhere`: of all namespaces."""
+
+    async def summaries(self, *, everywhere: bool = False) -> "list[Summary | Unreadable]":
+        """Return what a list shows of the jobs, newest first; `everywhere`: of all namespaces."""
 
     def states(self, name: str, uid: str = "", *, until_deleted: bool = False) -> "States":
         """Yield a job at each change, and None after its deletion.

@@ -16,6 +16,7 @@ from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
 from torchyard.client.remote import logs, profile, stacks, watch
 from torchyard.client.remote.session import Remote, translated
+from torchyard.client.summaries import Summary, summary_of
 from torchyard.kubernetes.client.errors import AlreadyExists
 from torchyard.local.run import Event
 
@@ -43,6 +44,13 @@ class ClusterBackend:
         documents = await remote_jobs.get_all(self.remote, everywhere=everywhere)
         documents.sort(key=lambda document: document["metadata"].get("creationTimestamp", ""), reverse=True)
         return [_kept(document) for document in documents]
+
+    async def summaries(self, *, everywhere: bool = False) -> list[Summary | Unreadable]:
+        """Return what a list shows of the jobs, newest first."""
+        found = await self.jobs(everywhere=everywhere)
+        return [
+            each if isinstance(each, Unreadable) else summary_of(each.job, controlled=each.controlled) for each in found
+        ]
 
     async def create(self, document: Document) -> Kept:
         """Create a job.

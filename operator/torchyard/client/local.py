@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchyard.client.explanation import Explanation
     from torchyard.client.job_details import JobDetails, PodProcesses
     from torchyard.client.ranks import RankStacks
+    from torchyard.client.summaries import Summary
 
 LOOK_SECONDS = 1.0
 LOG_SECONDS = 0.25
@@ -75,6 +76,15 @@ class LocalBackend:
                     found.append(kept(run))
         found.sort(key=lambda each: each.job.metadata.creation_timestamp or 0.0, reverse=True)
         return [*found, *unreadable]
+
+    async def summaries(self, *, everywhere: bool = False) -> "list[Summary | Unreadable]":  # noqa: ARG002
+        """Return what a list shows of the runs, newest first, then damaged ones; delete those whose TTL has passed."""
+        from torchyard.client.summaries import local_summaries
+
+        found, damaged = local_summaries(
+            lambda folder: load(folder).job, lambda folder: bool(living_processes(folder.pods))
+        )
+        return [*found, *(Unreadable(name, sentence) for name, sentence in damaged.items())]
 
     async def states(self, name: str, uid: str = "", *, until_deleted: bool = False) -> States:
         """Yield a run every second; None once it is gone or another run has its name.

@@ -11,8 +11,11 @@ from torchyard.cli.errors import FAILED, SUCCEEDED
 from torchyard.cli.output import Format, emit, json_line, say
 
 if TYPE_CHECKING:
-    from torchyard.client.backend import Backend, Kept
+    from collections.abc import Sequence
+
+    from torchyard.client.backend import Backend, Kept, Unreadable
     from torchyard.client.job_details import JobDetails
+    from torchyard.client.summaries import Summary
 
 
 Form = Literal["json", "yaml", "wide"]
@@ -45,34 +48,43 @@ def ps(context: str | None, namespace: str | None, everywhere: bool, output: For
 
     location = Location("cluster", context, namespace) if everywhere else location_of(None, context, namespace)
 
-    async def found(backend: Backend) -> tuple[list[Kept | Unreadable], str]:
-        where = f"all namespaces of {backend.cluster}" if everywhere else backend.where
-        return await backend.jobs(everywhere=everywhere), where
-
-    listed, where = ask_at(location, found)
-    jobs = [each for each in listed if isinstance(each, Kept)]
-    unreadable = [each for each in listed if isinstance(each, Unreadable)]
-    for each in unreadable:
-        say(f"torchyard: {each.sentence}")
     if output in {"json", "yaml"}:
-        emit([job.document for job in jobs], "json" if output == "json" else "yaml")
+        listed = ask_at(location, lambda backend: backend.jobs(everywhere=everywhere))
+        _name_unreadable(listed)
+        jobs = [each.document for each in listed if isinstance(each, Kept)]
+        emit(jobs, "json" if output == "json" else "yaml")
         return SUCCEEDED
+
+    async def found(backend: Backend) -> "tuple[list[Summary | Unreadable], str]":
+        where = f"all namespaces of {backend.cluster}" if everywhere else backend.where
+        return await backend.summaries(everywhere=everywhere), where
+
+    summaries, where = ask_at(location, found)
+    _name_unreadable(summaries)
     if location != HERE:
-        say(f"{where}: {plural(len(jobs), 'job') if jobs else 'no jobs'}")
+        say(f"{where}: {plural(len(summaries), 'job') if summaries else 'no jobs'}")
     elif is_configured():
         say("on this machine; `torchyard ps -A` lists the jobs of the cluster")
     now, wide = time.time(), output == "wide"
     rows = [
-        [*([each.job.metadata.namespace] if everywhere else []),
-         *row(each.job, each.controlled, now, wide, each.detached)]
-        for each in jobs
-    ]  # fmt: skip
-    rows += [[each.name, "Unreadable"] for each in unreadable]
+        [each.name, "Unreadable"]
+        if isinstance(each, Unreadable)
+        else [*([each.namespace] if everywhere else []), *row(each, now, wide)]
+        for each in summaries
+    ]
     columns = WIDE_COLUMNS if wide else COLUMNS
     if rows or location == HERE:
         for line in lines(("NAMESPACE", *columns) if everywhere else columns, rows):
             print(line)
     return SUCCEEDED
+
+
+def _name_unreadable(listed: "Sequence[Kept | Summary | Unreadable]") -> None:
+    from torchyard.client.backend import Unreadable
+
+    for each in listed:
+        if isinstance(each, Unreadable):
+            say(f"torchyard: {each.sentence}")
 
 
 def status_arguments(parser: ArgumentParser) -> None:

@@ -1,10 +1,9 @@
 """Runs as a table, a line each."""
 
 from torchyard.api.formatting import clean
-from torchyard.api.resource import TrainingJob, columns
 from torchyard.api.status import State
 from torchyard.api.values import span
-from torchyard.cli.views.snapshot import age, interrupted, state_word
+from torchyard.client.summaries import Summary
 
 COLUMNS = ("NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE")
 WIDE_COLUMNS = (*COLUMNS, "ROUND", "CKPT", "NODES", "REASON")
@@ -19,25 +18,23 @@ def lines(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
     ]
 
 
-def row(job: TrainingJob, controlled: bool, now: float, wide: bool, detached: bool = False) -> list[str]:
+def row(summary: Summary, now: float, wide: bool) -> list[str]:
     """Return the cells of one run in `ps`."""
-    status = job.status
-    seconds = age(job, now)
-    state = state_word(job, controlled, detached)
-    shown = columns(status)
+    seconds = summary.age(now)
     cells = [
-        job.metadata.name,
-        state,
-        shown.progress,
-        shown.step,
-        shown.loss,
-        shown.rate,
-        str(status.restarts.total),
-        shown.eta if state == State.RUNNING else "",
+        summary.name,
+        summary.word,
+        summary.progress,
+        summary.step,
+        summary.loss,
+        summary.rate,
+        str(summary.restarts),
+        summary.eta if summary.word == State.RUNNING else "",
         span(seconds) if seconds is not None else "",
     ]
     if wide:
-        saved = str(status.checkpoint.step) if status.checkpoint is not None else ""
-        reason = "" if interrupted(job, controlled) else clean(status.reason)
-        cells += [str(status.round), saved, f"{status.nodes.ready}/{status.nodes.desired}", reason]
+        saved = str(summary.saved) if summary.saved is not None else ""
+        ready, desired = summary.nodes
+        reason = "" if summary.interrupted else clean(summary.reason)
+        cells += [str(summary.round), saved, f"{ready}/{desired}", reason]
     return cells
