@@ -10,6 +10,7 @@ from torchyard.api.names import MAX_NODES
 from torchyard.api.status import (
     CONDITION_TYPES,
     MAX_ATTEMPTS,
+    MAX_CURVES,
     MAX_METRICS,
     MAX_STATUS_BYTES,
     MAX_WARNING,
@@ -18,6 +19,7 @@ from torchyard.api.status import (
     Cause,
     CheckpointStatus,
     Condition,
+    Curve,
     Goodput,
     Rendezvous,
     State,
@@ -52,6 +54,7 @@ def fullest(nodes, members=None):
             members=members or [str(uuid.UUID(int=2**127 + index)) for index in range(nodes)],
         ),
         metrics={f"{index:02}{'m' * 62}": -1.2345678901234567e-100 for index in range(MAX_METRICS)},
+        curves={f"{index}{'m' * 63}": Curve(width=2**40, data="A" * 1880) for index in range(MAX_CURVES)},
         checkpoint=CheckpointStatus(step=10**9, time=TIME, path="/" * 1024, bytes=10**15, save_seconds=1e6),
         devices={f"cuda:{index} {'d' * 57}": "8," * 102 for index in range(MAX_DEVICES)},
         warnings=["w" * MAX_WARNING] * MAX_WARNINGS,

@@ -108,6 +108,7 @@ CONDITION_TYPES = (
 )
 MAX_ATTEMPTS = 10
 MAX_METRICS = 64
+MAX_CURVES = 8
 MAX_WARNINGS = 8
 MAX_WARNING = 300
 MAX_STATUS_BYTES = 64 * 1024
@@ -238,6 +239,13 @@ class NonFiniteMetric(StatusModel, frozen=True, kw_only=True, omit_defaults=Fals
     step: Annotated[int, doc("Step since which it has not been finite.")]
 
 
+class Curve(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
+    """The curve of one metric in at most 64 buckets."""
+
+    width: Annotated[int, doc("Steps of a bucket.")] = 1
+    data: Annotated[str, doc("The buckets; docs/protocol.md describes them. `torchyard curves` draws them.")] = ""
+
+
 class Artifact(StatusModel, frozen=True, kw_only=True):
     """Something the job made."""
 
@@ -361,6 +369,13 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
         dict[str, NonFiniteMetric],
         doc("Metrics whose newest value is NaN or infinite, which are not in metrics. A later finite value moves one."),
     ] = field(default_factory=dict)
+    curves: Annotated[
+        dict[str, Curve],
+        doc(
+            "Curves of the most important metrics, at most 8, of the values that a status was written with; "
+            "`metrics.jsonl` in the checkpoint folder has every value."
+        ),
+    ] = field(default_factory=dict)
     throughput: Annotated[Throughput, doc("Throughput of training.")] = field(default_factory=Throughput)
     gpus: Annotated[Gpus, doc("GPUs of the gang.")] = field(default_factory=Gpus)
     checkpoint: Annotated[CheckpointStatus | None, doc("The newest complete checkpoint.")] = None
@@ -407,7 +422,7 @@ COLUMNS_BYTES = 512  # the columns of `kubectl get` are added when the status is
 
 
 def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
-    """Return the status within its limits: old attempts lose their log lines, then their messages, then metrics."""
+    """Return the status within its limits: old attempts lose their log lines, then their messages, then figures go."""
     if len(status.attempts) > MAX_ATTEMPTS:
         status = replace(status, attempts=status.attempts[-MAX_ATTEMPTS:])
     if not _too_big(status):  # measured in every plan: once, not at each of the steps below
@@ -418,6 +433,7 @@ def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
         index += 1
     if _too_big(status):
         status = replace(status, attempts=[_short(each) for each in status.attempts], artifacts=status.artifacts[:10])
+    status = replace(status, curves={}) if _too_big(status) else status
     return replace(status, metrics={}, non_finite_metrics={}, devices={}) if _too_big(status) else status
 
 

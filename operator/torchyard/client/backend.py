@@ -3,7 +3,7 @@
 Two implementations: `local.LocalBackend` for this machine, `cluster.ClusterBackend` for a cluster.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -12,6 +12,7 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from torchyard.api.resource import TrainingJob
     from torchyard.client.artifacts import Allowance, Artifact
+    from torchyard.client.curves import Curves, Scale
     from torchyard.client.explanation import Explanation
     from torchyard.client.job_details import JobDetails
     from torchyard.client.ranks import RankStacks
@@ -51,6 +52,7 @@ class LogLine(Struct, frozen=True, kw_only=True):
         text: the line, without the line break.
         time: RFC 3339, for a job on a cluster; empty on this machine, whose logs have no times.
         agent: whether the agent itself wrote it.
+        round: of a line that the status keeps of a round whose pod is gone; None for all others.
     """
 
     rank: int | None
@@ -58,10 +60,11 @@ class LogLine(Struct, frozen=True, kw_only=True):
     text: str
     time: str = ""
     agent: bool = False
+    round: int | None = None
 
     def __str__(self) -> str:
         who = f"r{self.rank} " if self.rank is not None else "agent " if self.agent else ""
-        return f"[{who}{self.pod}] {self.text}"
+        return f"[{who}{self.pod}{f' round {self.round}' if self.round is not None else ''}] {self.text}"
 
 
 class Away(Struct, frozen=True):
@@ -151,6 +154,15 @@ class Backend(Protocol):
 
     async def fetch(self, name: str, wanted: Path, to: Path, allowance: "Allowance") -> None:
         """Copy a file or folder of the checkpoint folder to `to`, which must not exist."""
+
+    async def curves(self, name: str, wanted: Iterable[str] | None = None, scale: "Scale" = "overview") -> "Curves":
+        """Return the curves of a job, also after its pods are gone.
+
+        Args:
+            name: of the job.
+            wanted: names of metrics; None: all.
+            scale: level of the buckets: at most 512 or 2,048 of equal width, or ones for a logarithmic axis.
+        """
 
     async def stacks(self, name: str) -> "list[RankStacks]":
         """Return the stack of each rank."""

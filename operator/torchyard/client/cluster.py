@@ -3,18 +3,19 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from torchyard.client.artifacts import Allowance, Artifact
 from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
+from torchyard.client.curves import Curves, Scale
 from torchyard.client.errors import TorchYardError
 from torchyard.client.explanation import Explanation, explanation
 from torchyard.client.job_details import JobDetails
 from torchyard.client.ranks import RankStacks
+from torchyard.client.remote import curves, logs, profile, stacks, watch
 from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
-from torchyard.client.remote import logs, profile, stacks, watch
 from torchyard.client.remote.session import Remote, translated
 from torchyard.client.summaries import Summary, summary_of
 from torchyard.kubernetes.client.errors import AlreadyExists
@@ -117,6 +118,11 @@ class ClusterBackend:
     async def fetch(self, name: str, wanted: Path, to: Path, allowance: Allowance) -> None:
         """Fetch a file or folder from the checkpoint folder."""
         await remote_fetch.fetch(self.remote, name, wanted, to, allowance)
+
+    async def curves(self, name: str, wanted: Iterable[str] | None = None, scale: Scale = "overview") -> Curves:
+        """Return the curves of a job: from a running pod, a copy on this machine, or the status."""
+        with translated(self.remote):
+            return await curves.curves(self.remote, name, wanted, scale)
 
     async def stacks(self, name: str) -> list[RankStacks]:
         """Ask the agents of the job's pods."""

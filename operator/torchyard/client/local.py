@@ -3,7 +3,7 @@
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -22,6 +22,7 @@ from torchyard.local.runs import expire_run, list_runs, remove_run, suspend_run
 
 if TYPE_CHECKING:
     from torchyard.client.artifacts import Allowance, Artifact
+    from torchyard.client.curves import Curves, Scale
     from torchyard.client.explanation import Explanation
     from torchyard.client.job_details import JobDetails, PodProcesses
     from torchyard.client.ranks import RankStacks
@@ -197,6 +198,14 @@ class LocalBackend:
         from torchyard.client.artifacts import copy
 
         copy(find(name).checkpoints, wanted, to, name)
+
+    async def curves(self, name: str, wanted: Iterable[str] | None = None, scale: "Scale" = "overview") -> "Curves":
+        """Return the curves of a run."""
+        from torchyard.client.curves import of_file
+        from torchyard.client.metrics import FILE
+
+        run = load(find(name))
+        return of_file(run.folder.checkpoints / FILE, wanted, scale, run.job.status)
 
     async def stacks(self, name: str) -> "list[RankStacks]":
         """Ask the agents of a run."""

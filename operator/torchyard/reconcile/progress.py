@@ -11,12 +11,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from torchyard.api.curves import with_points
 from torchyard.api.reasons import Reason, say
 from torchyard.api.status import (
     MAX_METRICS,
     MAX_WARNING,
     MAX_WARNINGS,
     CheckpointStatus,
+    Curve,
     Goodput,
     Gpus,
     Nodes,
@@ -88,11 +90,13 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
     attempts = status.attempts
     if attempts:
         attempts = [*attempts[:-1], replace(attempts[-1], end_step=max(attempts[-1].end_step, step))]
+    metrics = _metrics(view, status, lead)
     return replace(
         status,
         progress=_progress(view, status, lead, step, throughput),
         throughput=throughput,
-        **_metrics(view, status, lead),
+        **metrics,
+        curves=_curves(view.job.status, lead, replace(status, **metrics)),
         checkpoint=checkpoint,
         devices=devices(reports) or status.devices,
         batch=lead.batch or status.batch,
@@ -124,6 +128,19 @@ def _metrics(view: View, status: TrainingJobStatus, lead: RankReport) -> dict[st
             name: value for name, value in sorted(chosen.items()) if isinstance(value, NonFiniteMetric)
         },
     }
+
+
+def _curves(before: TrainingJobStatus, lead: RankReport, status: TrainingJobStatus) -> dict[str, Curve]:
+    """Return the curves with the values that are new: a report repeats those of the last evaluation."""
+    finite = {name: value for name, value in status.metrics.items() if before.metrics.get(name) != value}
+    others = {
+        name: math.nan
+        for name, each in status.non_finite_metrics.items()
+        if before.non_finite_metrics.get(name) != each
+    }
+    values = {name: value for name, value in (finite | others).items() if "@" not in name}
+    step = max(0, lead.step)
+    return with_points(before.curves, step, values, status.round) if values and step else before.curves
 
 
 def warnings(seen: Observed, status: TrainingJobStatus) -> dict[str, Reason]:

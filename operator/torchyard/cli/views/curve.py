@@ -53,24 +53,34 @@ class StoredCurve:
             pass
         return self.metric in self._histories.series
 
-    def _buckets(self) -> Curve:
-        return curve(self._histories.series[self.metric].levels["overview"])
-
     @property
     def points(self) -> list[Point]:
-        """The mean of each bucket at its last step, and NaN at the first step of one with values not finite."""
-        found: list[Point] = []
-        of = self._buckets()
-        for first, last, mean, finite, bad in zip(of.first, of.last, of.mean, of.finite, of.bad, strict=True):
-            found += [(first, math.nan)] if bad else []
-            found += [(last, mean)] if finite and (first < last or not bad) else []
-        return found
+        """The points of the curve."""
+        return points_of(self._curve)
 
     @property
     def missing(self) -> str:
         """How many values are not finite, and where the first one is; empty if all are finite."""
-        of = self._buckets()
-        return _gaps(sum(of.bad), sum(of.bad) + sum(of.finite), of.first, of.bad)
+        return missing(self._curve)
+
+    @property
+    def _curve(self) -> Curve:
+        return curve(self._histories.series[self.metric].levels["overview"])
+
+
+def points_of(buckets: Curve) -> list[Point]:
+    """Return the mean of each bucket at its last step, and NaN at the first step of one with values not finite."""
+    found: list[Point] = []
+    columns = zip(buckets.first, buckets.last, buckets.mean, buckets.finite, buckets.bad, strict=True)
+    for first, last, mean, finite, bad in columns:
+        found += [(first, math.nan)] if bad else []
+        found += [(last, mean)] if finite and (first < last or not bad) else []
+    return found
+
+
+def missing(buckets: Curve) -> str:
+    """Return how many values are not finite, and where the first one is; empty if all are finite."""
+    return _gaps(sum(buckets.bad), sum(buckets.bad) + sum(buckets.finite), buckets.first, buckets.bad)
 
 
 def gaps(points: Sequence[Point]) -> str:

@@ -5,9 +5,10 @@ import contextlib
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 
 from torchyard.api.formatting import clean
+from torchyard.api.status import Attempt
 from torchyard.client.backend import LogLine, Notice
 from torchyard.client.errors import TorchYardError
 from torchyard.client.ranks import failing_rank
@@ -47,6 +48,9 @@ async def read(
     pods = await jobs.pods(remote, job)
     first = failing_rank(job.status.attempts) if rank is None else None
     found = False
+    for line in of_gone_pods(job.status.attempts, {pod.name for pod in pods}, rank, tail):
+        found = True
+        yield line
     # Twice through the logs rather than once through memory: a log may be as large as its node allows.
     if first is not None:
         async for line in _chosen(remote, pods, notice, tail, lambda line: line.rank == first, agent):
@@ -58,6 +62,20 @@ async def read(
         yield line
     if not found:
         notice(f"{name}: " + ("no pod of it is left" if not pods else "nothing was written yet"))
+    elif not pods:
+        notice(f"{name}: no pod of it is left; these are the last lines that its status keeps of each failed round")
+
+
+def of_gone_pods(
+    attempts: Sequence[Attempt], pods: Container[str], rank: int | None, tail: int | None
+) -> Iterator[LogLine]:
+    """Yield the last lines of the failing rank of each round whose pod is gone, which the status keeps (pure)."""
+    for attempt in attempts:
+        cause = attempt.cause
+        if cause is None or cause.pod in pods or (rank is not None and cause.rank != rank):
+            continue
+        for text in cause.lines if tail is None else cause.lines[max(0, len(cause.lines) - tail) :]:
+            yield LogLine(rank=cause.rank, pod=cause.pod, text=clean(text), round=attempt.round)
 
 
 async def _followed(follower: "LogFollower") -> AsyncIterator[LogLine]:
