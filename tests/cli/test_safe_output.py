@@ -7,12 +7,14 @@ import logging
 import re
 import shlex
 
+import msgspec
 import pytest
 from aiohttp import web
 from rich.table import Table
 from tests.support.cli.cluster import JOB, cluster, pod
 
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.curves import with_point
+from torchyard.api.status import Curve, TrainingJobStatus
 from torchyard.app.log_format import FORMAT, SafeFormatter
 from torchyard.cli.main import COMMANDS
 from torchyard.cli.output import SafeStream, console, escaped
@@ -30,6 +32,7 @@ WORDS = {
     "explain": "explain cvrp -n team",
     "logs": "logs cvrp -n team",
     "events": "events cvrp -n team",
+    "curves": "curves cvrp -n team",
     "diff": "diff cvrp cvrp -n team",
     "wait": "wait cvrp --timeout 1s -n team",
     "fetch": "fetch cvrp -n team",
@@ -74,6 +77,7 @@ STATUS = {
     "conditions": [{"type": "Stalled", "status": "True", **spoiled({"reason": "X", "message": "y"})}],
     "warnings": [f"a warning {EVIL}"],
     "metrics": {f"loss{EVIL}": 1.0},
+    "curves": {f"loss{EVIL}": msgspec.to_builtins(with_point(Curve(), 3, 1.0, 1))},
 }
 
 
