@@ -422,7 +422,7 @@ def test_held_out_pairs_are_judged_relative_to_the_reference(tmp_path, normalize
         found = torch.zeros(pairs["labels"].shape).masked_scatter(pairs["labels"] != IGNORE, scores.log_probability)
         return (found.sum(1) / ((pairs["labels"] != IGNORE).sum(1) if normalized else 1)).view(2, -1)
 
-    pairs, generator = work._preferences._made.pairs(range(16), held_out=True), torch.Generator().manual_seed(4)
+    pairs, generator = work._preferences._data.rated(range(16), held_out=True), torch.Generator().manual_seed(4)
     session.parallel.module.eval()
     before = sums()
     with torch.no_grad():

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from torchyard_trainers.lm.methods.losses import policy_loss, preference_loss, token_rewards, value_loss
+from torchyard_trainers.lm.methods.losses import policy_loss, token_rewards, value_loss
 
 N, L = 4, 5
 LENGTHS = [5, 1, 3, 2]
@@ -86,32 +86,6 @@ def test_the_reward_comes_at_the_last_token_and_each_token_pays_for_its_divergen
             assert found[row, at].item() == pytest.approx(last - cost, abs=1e-5)
 
 
-@pytest.mark.parametrize("normalized", [False, True])
-def test_the_preference_loss_is_its_definition(normalized):
-    chosen, rejected, known_chosen, known_rejected = torch.tensor(
-        [[-3.0, -5.0], [-4.0, -2.0], [-3.5, -5.0], [-3.0, -3.0]]
-    )
-    lengths = (torch.tensor([2, 5]), torch.tensor([4, 1]))
-    found = preference_loss(
-        chosen, rejected, known_chosen, known_rejected, beta=0.1, lengths=lengths if normalized else None
-    )
-    for pair in range(2):
-        gain, loss = (chosen - known_chosen)[pair].item(), (rejected - known_rejected)[pair].item()
-        if normalized:
-            gain, loss = gain / lengths[0][pair].item(), loss / lengths[1][pair].item()
-        margin = 0.1 * (gain - loss)
-        assert found.margin[pair].item() == pytest.approx(margin)
-        assert found.loss[pair].item() == pytest.approx(math.log(1 + math.exp(-margin)))
-        assert found.accuracy[pair].item() == float(margin > 0)
-
-
-def test_the_preference_loss_of_the_reference_itself_is_log_2():
-    same = torch.tensor([-3.0, -4.0])
-    found = preference_loss(same, same, same, same, beta=0.1)
-    assert found.loss.tolist() == pytest.approx([math.log(2)] * 2)
-    assert found.accuracy.tolist() == [0, 0]
-
-
 def test_losses_refuse_values_of_another_shape():
     (new, old, advantage), mask = numbers(3)
     with pytest.raises(AssertionError, match="shapes differ"):
@@ -120,5 +94,3 @@ def test_losses_refuse_values_of_another_shape():
         policy_loss(new, old, advantage, mask, torch.ones(N, 1), low=0.2, high=0.2)
     with pytest.raises(AssertionError, match="shapes differ"):
         value_loss(new, old[:, 0], mask, torch.ones(N))
-    with pytest.raises(AssertionError, match="shapes differ"):
-        preference_loss(torch.zeros(2), torch.zeros(2, 1), torch.zeros(2), torch.zeros(2), beta=0.1)

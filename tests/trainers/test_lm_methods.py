@@ -22,10 +22,12 @@ from torchyard_trainers.lm.task import LanguageModeling
 LEARNED = {
     *("loss", "gradNorm", "reward", "rewardDeviation", "completionTokens", "truncatedFraction", "degenerateGroups"),
     *("entropy", "approxKl", "clipFraction", "kl", "valueLoss", "rewardMargin", "rewardAccuracy"),
-    *("preferenceAccuracy", "evalLoss", "exactMatch"),
+    *("preferenceAccuracy", "evalLoss", "exactMatch", "chosenReward", "rejectedReward"),
+    *("evalRewardAccuracy", "evalRewardMargin"),
 }
 METHODS = {
     "dpo": {"sftSteps": 1},
+    "kto": {"sftSteps": 1},
     "grpo": {"group": 5, "sftSteps": 2, "minibatches": 2, "klCoefficient": 0.1, "reward": "shaped"},
     "ppo": {"sftSteps": 2, "minibatches": 2, "klCoefficient": 0.1, "reward": "shaped"},
 }
@@ -63,7 +65,7 @@ def test_every_completion_of_a_rollout_is_generated_by_the_rank_that_trains_on_i
     ("params", "message"),
     [
         ({"method": "sft", "group": 4}, "trainer.params.group: is of method grpo, not sft; remove it"),
-        ({"method": "grpo", "beta": 0.1}, "trainer.params.beta: is of method dpo, not grpo"),
+        ({"method": "grpo", "beta": 0.1}, "trainer.params.beta: is of method dpo and orpo and simpo and kto, not grpo"),
         ({"method": "grpo", "batch": 10, "group": 4}, "batch: 10 completions are not groups of 4"),
         ({"method": "ppo", "sftSteps": 3, "minibatches": 2}, "sftSteps: 3 is not a multiple of the 2 steps"),
         ({"method": "dpo", "steps": 5, "sftSteps": 5}, "steps: 5, and sftSteps 5 of them leave none for dpo"),

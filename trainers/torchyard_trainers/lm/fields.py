@@ -13,7 +13,7 @@ Rate = Annotated[float, Meta(ge=0, le=1)]
 Split = Annotated[str, Meta(min_length=1, max_length=200)]
 Location = Annotated[str, Meta(min_length=1, max_length=4096)]
 # Fields of a record.
-FIELDS = ("text", "messages", "prompt", "completion", "chosen", "rejected", "answer")
+FIELDS = ("text", "messages", "prompt", "completion", "chosen", "rejected", "label", "answer")
 
 
 class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
@@ -24,18 +24,19 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc("Sizes to start from: tiny learns on a CPU in half a minute, large is for benchmarks on a GPU."),
     ] = "tiny"
     method: Annotated[
-        Literal["sft", "dpo", "grpo", "ppo"],
+        Literal["sft", "dpo", "kto", "orpo", "simpo", "grpo", "ppo"],
         doc(
-            "sft: supervised fine-tuning on right answers; dpo: preference of right answers to wrong ones; grpo and "
-            "ppo: reinforcement learning on sampled completions, relative to their group or with a value head."
+            "sft: supervised fine-tuning on right answers; dpo, orpo, simpo: preference of right answers to wrong "
+            "ones, relative to a reference (dpo) or without one; kto: answers labelled as right or wrong; grpo, ppo: "
+            "reinforcement learning on sampled completions, relative to their group or with a value head."
         ),
     ] = "sft"
     steps: Annotated[Count | None, doc("Optimizer steps, those of sftSteps included.")] = None
     sft_steps: Annotated[
         Annotated[int, Meta(ge=0)] | None,
-        doc("dpo, grpo, ppo: first steps, of supervised fine-tuning on the right answers."),
+        doc("All but sft: first steps, of supervised fine-tuning on the right answers."),
     ] = None
-    sft_lr: Annotated[Rate | None, doc("dpo, grpo, ppo: learning rate of these steps.")] = None
+    sft_lr: Annotated[Rate | None, doc("All but sft: learning rate of these steps.")] = None
     seed: Annotated[
         Annotated[int, Meta(ge=0, le=2**31 - 1)], doc("Seed of weights, samples and sampled completions.")
     ] = 1
@@ -123,7 +124,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Literal["end", "start", "none"] | None,
         doc(
             "data: what a longer sample loses; none: it is a bad record. By default texts of sft become several "
-            "samples, other samples of sft and dpo lose their end, and prompts of grpo and ppo are skipped and counted."
+            "samples, other samples lose their end, and prompts of grpo and ppo are skipped and counted."
         ),
     ] = None
     train_on: Annotated[
@@ -229,7 +230,26 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     value_lr_scale: Annotated[
         Positive | None, doc("ppo: learning rate of the value head, relative to that of the model; 1.")
     ] = None
-    beta: Annotated[Positive | None, doc("dpo: how strongly to keep to the model after sftSteps.")] = None
+    beta: Annotated[
+        Positive | None,
+        doc(
+            "dpo, kto: how strongly to keep to the model after sftSteps; simpo: scale of rewards; orpo: weight of the "
+            "odds ratio."
+        ),
+    ] = None
+    objective: Annotated[
+        Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None,
+        doc(
+            "dpo: MODULE:FUNCTION that returns the loss of pairs in place of the sigmoid loss, from log-probabilities "
+            "and numbers of tokens (docs/language-models.md)."
+        ),
+    ] = None
+    desirable_weight: Annotated[Positive | None, doc("kto: weight of right answers; 1.")] = None
+    undesirable_weight: Annotated[Positive | None, doc("kto: weight of wrong answers; 1.")] = None
+    target_margin: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        doc("simpo: margin by which the reward of the right answer should be higher."),
+    ] = None
     length_normalized: Annotated[
         bool | None, doc("dpo: divide the log-probability of an answer by its number of tokens.")
     ] = None

@@ -11,11 +11,12 @@ from torchyard_trainers.core.parameters import given, read
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.lm.fields import FIELDS, Params
 from torchyard_trainers.lm.presets import PRESETS
-from torchyard_trainers.lm.settings import Settings
+from torchyard_trainers.lm.settings import PREFERENCES, REINFORCED, Settings
 
 METRICS = (
     "approxKl",
     "chosenLogProbability",
+    "chosenReward",
     "clipFraction",
     "completionTokens",
     "degenerateGroups",
@@ -35,6 +36,7 @@ METRICS = (
     "lostTokenFraction",
     "perplexity",
     "preferenceAccuracy",
+    "rejectedReward",
     "reward",
     "rewardAccuracy",
     "rewardDeviation",
@@ -46,31 +48,32 @@ METRICS = (
     "valueLoss",
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
-_ROLLOUTS = ("approxKl", "clipFraction", "engineKl", "entropy", "kl", "reward", "rewardDeviation", "truncatedFraction")
-_PAIRS = (
-    *("chosenLogProbability", "evalRewardAccuracy", "evalRewardMargin", "preferenceAccuracy"),
-    *("rewardAccuracy", "rewardMargin"),
-)
+_ROLLOUTS = ("approxKl", "clipFraction", "engineKl", "entropy", "reward", "rewardDeviation", "truncatedFraction")
+_PREFERENCES = ("chosenLogProbability", "evalRewardAccuracy", "evalRewardMargin", "rewardAccuracy")
 METRICS_WITH = {
     **dict.fromkeys(_ROLLOUTS, ("method", "grpo|ppo")),
-    **dict.fromkeys(_PAIRS, ("method", "dpo")),
+    "kl": ("method", "grpo|kto|ppo"),
+    **dict.fromkeys(_PREFERENCES, ("method", "dpo|kto|orpo|simpo")),
+    **dict.fromkeys(("preferenceAccuracy", "rewardMargin"), ("method", "dpo|orpo|simpo")),
+    **dict.fromkeys(("chosenReward", "rejectedReward"), ("method", "kto")),
     "degenerateGroups": ("method", "grpo"),
     "valueLoss": ("method", "ppo"),
-    "exactMatchSupervised": ("method", "dpo|grpo|ppo"),
+    "exactMatchSupervised": ("method", "dpo|grpo|kto|orpo|ppo|simpo"),
 }
 """Metrics that are reported only where a parameter has certain values: a pattern that all of such a value matches."""
 
-_RL = ("grpo", "ppo")
 # Fields that only some methods have.
 _OWN = {
-    "sft_steps": ("dpo", *_RL),
-    "sft_lr": ("dpo", *_RL),
+    **dict.fromkeys(("sft_steps", "sft_lr"), (*PREFERENCES, *REINFORCED)),
     "group": ("grpo",),
     "normalize_groups": ("grpo",),
-    **dict.fromkeys(("minibatches", "iterations", "rollout_batch", "clip", "clip_high", "loss_level"), _RL),
-    **dict.fromkeys(("engine", "engine_cache_gib", "importance_cap", "kl_coefficient"), _RL),
+    **dict.fromkeys(("minibatches", "iterations", "rollout_batch", "clip", "clip_high", "loss_level"), REINFORCED),
+    **dict.fromkeys(("engine", "engine_cache_gib", "importance_cap", "kl_coefficient"), REINFORCED),
     **dict.fromkeys(("gamma", "gae_lambda", "value_coefficient", "value_lr_scale"), ("ppo",)),
-    **dict.fromkeys(("beta", "length_normalized"), ("dpo",)),
+    "beta": PREFERENCES,
+    **dict.fromkeys(("length_normalized", "objective"), ("dpo",)),
+    **dict.fromkeys(("desirable_weight", "undesirable_weight"), ("kto",)),
+    "target_margin": ("simpo",),
 }
 # Tokens of a completion of a prompt from a file.
 MAX_NEW_TOKENS = 256
@@ -171,7 +174,7 @@ def _of_task(params: Params, chosen: dict[str, Any], values: dict[str, Any]) -> 
 def _of_files(params: Params, chosen: dict[str, Any], values: dict[str, Any], parallelism: Parallelism) -> None:
     """Check the fields of data from files, and fill in those that are not set."""
     _check_files(params, chosen, sets=len(params.data or ()), budget=parallelism.micro_batch_tokens)
-    reinforced = params.method in _RL
+    reinforced = params.method in REINFORCED
     values["text_windows"] = params.method == "sft" and params.truncation is None
     values.setdefault("truncation", "none" if reinforced else "end")
     values["max_length_is_default"] = params.max_length is None
@@ -206,6 +209,10 @@ def _check_files(params: Params, chosen: dict[str, Any], *, sets: int, budget: i
         raise ConfigError(f"{_named('hold_out')}: {params.hold_out}, but {_named(evaluates)} is set; remove one")
     if params.split is not None and params.data is None:
         raise ConfigError(f"{_named('split')}: {params.split}, but data is not set; use validationSplit")
+    if params.train_on == "all" and params.method in ("kto", "orpo", "simpo"):
+        raise ConfigError(
+            f"{_named('train_on')}: all, but {params.method} compares answers, of which prompts are no part; remove it"
+        )
     if budget is not None and params.method != "sft":
         raise ConfigError(
             f"parallelism.microBatchTokens: {budget}, but only method sft packs samples, not {params.method}; set "
@@ -229,6 +236,12 @@ def _check(settings: Settings) -> None:
         factor(settings.schedule, 0, settings.steps - settings.sft_steps, warm_up=settings.warmup_steps)
     except ValueError as error:
         raise ConfigError(f"{at}.warmupSteps: {error}") from error
+    if settings.objective is not None and settings.length_normalized:
+        raise ConfigError(
+            f"{at}.lengthNormalized: true, but objective {settings.objective} gets the numbers of tokens; remove one"
+        )
+    if settings.method == "kto" and settings.batch < 2:
+        raise ConfigError(f"{at}.batch: 1, but kto compares with the answers of other samples of a step; raise it")
     if settings.batch % settings.group:
         raise ConfigError(
             f"{at}.batch: {settings.batch} completions are not groups of {settings.group}; give a multiple of group"

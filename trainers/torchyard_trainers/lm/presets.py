@@ -37,6 +37,9 @@ _ROLLOUTS = {"minibatches": 1, "iterations": 1, "clip": 0.2, "loss_level": "toke
 _METHODS: dict[str, dict[str, Any]] = {
     "sft": {},
     "dpo": {"beta": 0.1, "length_normalized": False},
+    "kto": {"beta": 0.1},
+    "orpo": {"beta": 0.1},
+    "simpo": {"beta": 2.0, "target_margin": 1.0},
     "grpo": _ROLLOUTS | {"group": 16, "clip_high": 0.28, "normalize_groups": True},
     "ppo": _ROLLOUTS | {"clip_high": 0.2, "gamma": 1.0, "gae_lambda": 0.95, "value_coefficient": 0.5},
 }
@@ -46,14 +49,21 @@ _WARM = {"sft_steps": 55, "sft_lr": 3e-3, "schedule": "wsd"}
 _TINY: dict[str, dict[str, Any]] = {
     "sft": {"steps": 300, "lr": 3e-3},
     "dpo": _WARM | {"steps": 160, "lr": 1e-3, "sft_steps": 50},
+    "kto": _WARM | {"steps": 160, "lr": 1e-3, "sft_steps": 50},
+    "simpo": _WARM | {"steps": 160, "lr": 1e-3, "sft_steps": 50},
+    "orpo": {"steps": 300, "lr": 3e-3, "sft_lr": 3e-3},
     # 32 prompts in groups of 8 teach sooner than 16 in groups of 16.
     "grpo": _WARM | {"steps": 200, "lr": 1e-3, "batch": 256, "group": 8},
     # At a constant rate, ppo with seed 1 lost what it had learned.
     "ppo": _WARM | {"steps": 190, "lr": 1e-3, "batch": 256, "schedule": "linear"},
 }
+_PREFERENCES: dict[str, Any] = {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5}
 _LARGE: dict[str, dict[str, Any]] = {
     "sft": {"steps": 1000},
-    "dpo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5},
+    "dpo": _PREFERENCES,
+    "kto": _PREFERENCES,
+    "orpo": _PREFERENCES,
+    "simpo": _PREFERENCES,
     "grpo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5, "batch": 64, "length": 100},
     "ppo": {"steps": 1000, "sft_steps": 0, "sft_lr": 1e-5, "batch": 64, "length": 100},
 }

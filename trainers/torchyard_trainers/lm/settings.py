@@ -4,6 +4,10 @@ from msgspec import Struct, field
 
 from torchyard_trainers.core.schedules import Kind
 
+PAIRED = ("dpo", "orpo", "simpo")
+PREFERENCES = (*PAIRED, "kto")
+REINFORCED = ("grpo", "ppo")
+
 
 class Settings(Struct, frozen=True, kw_only=True):
     """Parameters with every preset value filled in."""
@@ -79,6 +83,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     value_coefficient: float = 0.0
     value_lr_scale: float = 1.0
     beta: float = 0.0
+    objective: str | None = None
+    desirable_weight: float = 1.0
+    undesirable_weight: float = 1.0
+    target_margin: float = 0.0
     length_normalized: bool = False
 
     @property
@@ -99,4 +107,4 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def needs_reference(self) -> bool:
         """Whether the model after `sft_steps` is needed."""
-        return self.method == "dpo" or self.kl_coefficient > 0
+        return self.method in ("dpo", "kto") or self.kl_coefficient > 0

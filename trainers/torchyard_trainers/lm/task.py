@@ -37,16 +37,16 @@ from torchyard_trainers.lm.folder import (
     tokenizer_files,
 )
 from torchyard_trainers.lm.generation.completions import Completed, Judge, complete, means, rows_of_table, write_table
-from torchyard_trainers.lm.methods.preferences import Preferences, TaskPairs
+from torchyard_trainers.lm.methods.preferences import Preferences, TaskAnswers, objective_of
 from torchyard_trainers.lm.methods.reinforcement import Reinforcement, engine_of, sampling_of
 from torchyard_trainers.lm.models import LanguageModel, build_model, decoder_layers, limits_of
 from torchyard_trainers.lm.scoring import Reference
-from torchyard_trainers.lm.settings import Settings
+from torchyard_trainers.lm.settings import PAIRED, PREFERENCES, REINFORCED, Settings
 from torchyard_trainers.lm.tokens import character_tokenizer, saved
 
 # What samples depend on beyond the task.
 _ROLLOUTS = ("minibatches", "iterations", "sft_steps")
-_IDENTITY = {"sft": (), "dpo": ("sft_steps",), "grpo": (*_ROLLOUTS, "group"), "ppo": _ROLLOUTS}
+_IDENTITY = {"sft": (), **dict.fromkeys(PREFERENCES, ("sft_steps",)), "grpo": (*_ROLLOUTS, "group"), "ppo": _ROLLOUTS}
 
 # Metrics of the summary, and those that its text names.
 _SUMMARY = (
@@ -57,7 +57,7 @@ _SUMMARY = (
 _WORDS = {
     "exactMatch": "exact match",
     "evalLoss": "loss of right answers",
-    "evalRewardAccuracy": "pairs preferred more than by the reference",
+    "evalRewardAccuracy": "accuracy of the implied rewards",
     "preferenceAccuracy": "preference accuracy",
     "evalReward": "reward of held-out prompts",
     "reward": "reward",
@@ -102,11 +102,12 @@ class LanguageModeling(Workload):
         if settings.lora_rank is not None:
             self.architecture.append("trainer.params.lora_alpha")
         self._notes: list[str] = []
+        self._objective = objective_of(settings) if settings.method in PREFERENCES else None
         self._data = self._opened() if settings.reads_files else None
         if self._data is not None:
             self._notes += self._data.notes
         settings = self.settings
-        if self._data is not None and settings.method in ("sft", "dpo"):
+        if self._data is not None and settings.method not in REINFORCED:
             self.source = self._data.train
         elif self._data is not None:
             self.identity = {**self.identity, "dataset": self._data.fingerprint}
@@ -179,11 +180,11 @@ class LanguageModeling(Workload):
         if settings.packs and not settings.compile:  # compiled blocks would be made again for each list of documents
             use_document_attention(model.lm)
         self._reference = Reference(model) if settings.needs_reference else None
-        if settings.method in ("grpo", "ppo"):
+        if settings.method in REINFORCED:
             self._reinforcement = Reinforcement(settings, self._prompts, self._judge, self._reference)
-        if self._reference is not None and settings.method == "dpo":
-            pairs = self._data or TaskPairs(settings, self.tokenizer)
-            self._preferences = Preferences(settings, pairs, self._reference)
+        if self._objective is not None:
+            answers = self._data or TaskAnswers(settings, self.tokenizer)
+            self._preferences = Preferences(settings, answers, self._objective, self._reference)
         return model
 
     def blocks(self, model: nn.Module) -> list[nn.Module]:
@@ -248,7 +249,7 @@ class LanguageModeling(Workload):
         if self._reinforcement is not None:
             return self._reinforcement.prepare(session, own)
         if self._preferences is not None:
-            self._preferences.prepare(session, ids_of_step(self, step), own)
+            return self._preferences.prepare(session, ids_of_step(self, step), own)
         return {}
 
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
@@ -267,7 +268,10 @@ class LanguageModeling(Workload):
             tokens, labels, document, sizes = (
                 read[name].to(batch.ids.device) for name in ("tokens", "labels", "document", "sizes")
             )
-        labels = labels.masked_fill(batch.weights[document] == 0, IGNORE)
+        counts = batch.weights
+        if "right" in read:  # answers with labels
+            counts = counts * read["right"].to(batch.ids.device)
+        labels = labels.masked_fill(counts[document] == 0, IGNORE)
         packing: dict[str, Any] = {}
         if "positions" in read:
             packing = {"position_ids": read["positions"].to(batch.ids.device), "documents": read["inputs"]}
@@ -280,7 +284,7 @@ class LanguageModeling(Workload):
         count, documents = (labels != IGNORE).sum(), batch.weights.sum()
         statistics = {
             "tokens": Mean((sizes * batch.weights).sum(), documents),
-            "completionTokens": Mean(count.float(), documents),
+            "completionTokens": Mean(count.float(), counts.sum()),
         }
         return LossOutput(loss, statistics, count)
 
@@ -295,7 +299,7 @@ class LanguageModeling(Workload):
             assert isinstance(self._prompts, RecordPrompts)
             return self._prompts.documents(batch.ids)
         half = len(batch.weights)  # of pairs, the chosen answers
-        return {name: each[:half] if self.settings.method == "dpo" else each for name, each in batch.data.items()}
+        return {name: each[:half] if self.settings.method in PAIRED else each for name, each in batch.data.items()}
 
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         """Evaluate when due, and after the supervised steps."""
@@ -325,15 +329,15 @@ class LanguageModeling(Workload):
         found: Result | None = None
         if data is None:
             found = score_answers(session, self._task_answers, settings.eval_samples, at_once=settings.eval_batch)
-        elif settings.method not in ("grpo", "ppo"):
+        elif settings.method not in REINFORCED:
             found = score_answers(session, data.answers, data.held_out_count, at_once=settings.eval_batch)
         self._completed = self._complete(session)  # before any number is looked at: a forecast comes as far as that
-        if found is not None:
+        if found is not None and found.tokens.any():
             loss = float(found.loss.sum() / found.tokens.sum())
             metrics |= {"evalLoss": loss, "perplexity": math.exp(min(loss, 700.0))}
         metrics |= means(self._completed)
         if found is not None and (data is None or data.has_answers):
-            metrics["exactMatch"] = float(found.exact.mean())
+            metrics["exactMatch"] = float(found.exact[found.tokens > 0].mean())
         session.parallel.module.train()
         return metrics
 

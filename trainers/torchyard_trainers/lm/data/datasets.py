@@ -27,7 +27,7 @@ from torchyard_trainers.lm.chat.chat import Chat
 from torchyard_trainers.lm.data.batches import Batch
 from torchyard_trainers.lm.data.prompts import Prompts
 from torchyard_trainers.lm.data.records import Document, Encoder, Example, Prompt, window_of
-from torchyard_trainers.lm.settings import Settings
+from torchyard_trainers.lm.settings import REINFORCED, Settings
 from torchyard_trainers.lm.tasks import EVALUATION_SEED
 
 # What the sample of a record depends on, besides the tokenizer.
@@ -145,7 +145,10 @@ class Datasets:
     @cached_property
     def has_answers(self) -> bool:
         """Whether held-out records have answers, which can be compared with what the model says."""
-        return len(self.asking) == self.held_out_count and self._settings.train_on != "all"
+        every = self.evaluated(range(self.held_out_count))
+        return (
+            len(self.asking) == sum(each.right is not False for each in every) > 0 and self._settings.train_on != "all"
+        )
 
     @cached_property
     def asking(self) -> list[int]:
@@ -161,19 +164,32 @@ class Datasets:
 
     def answers(self, positions: Sequence[int]) -> Batch:
         """Return documents of an evaluation."""
-        documents = [each.document for each in self.evaluated(positions) if each.document is not None]
-        made = padded(documents, self._pad)
+        examples = [each for each in self.evaluated(positions) if each.document is not None]
+        made = padded([_right_only(each) for each in examples], self._pad)
         return Batch(made["tokens"], made["labels"])
 
-    def pairs(self, ids: Sequence[int] | Tensor, *, held_out: bool = False) -> dict[str, Tensor]:
-        """See `preferences.Pairs`."""
+    def rated(self, ids: Sequence[int] | Tensor, *, held_out: bool = False) -> dict[str, Tensor]:
+        """See `preferences.RatedAnswers`."""
         if not held_out:
             assert self.train is not None
             read: dict[str, Tensor] = self.train.read(_known(ids))
             return read
-        examples = self.evaluated(list(ids))
-        documents = [each.document for each in examples] + [each.rejected for each in examples]
-        return padded([each for each in documents if each is not None], self._pad)
+        found: dict[str, Tensor] = Collate(self._settings, self._pad)(self.evaluated(list(ids)))
+        return found
+
+    def exchanged(self, ids: Sequence[int], others: Sequence[int], *, held_out: bool = False) -> dict[str, Tensor]:
+        """See `preferences.RatedAnswers`."""
+        train = self.train
+        assert held_out or train is not None
+
+        def documents(numbers: Sequence[int]) -> list[Document]:
+            read = self.evaluated(numbers) if train is None or held_out else [train.sample(each) for each in numbers]
+            return [each.document for each in read]
+
+        most = self._settings.max_length + 1
+        mixed = [_answered_by(*each, most) for each in zip(documents(ids), documents(others), strict=True)]
+        with unset_fake_temporarily():
+            return padded(mixed, self._pad)
 
 
 class RecordPrompts(Prompts):
@@ -249,12 +265,14 @@ class Collate:
             return list(examples)
         # The forecast of a step has fake tensors, and these are made of numbers.
         with unset_fake_temporarily():
-            return packed(documents) if self._packs else padded(documents, self._pad)
+            made = packed(documents) if self._packs else padded(documents, self._pad)
+            rights = [each.right for each in examples if each.right is not None]
+            return made | ({"right": torch.tensor(rights)} if rights else {})
 
 
 def padded(documents: Sequence[Document], pad: int) -> dict[str, Tensor]:
     """Return documents padded on the right: `tokens`, `labels` and `document`, [m, T] each, and `sizes` [m]."""
-    shape = len(documents), max(len(each.tokens) for each in documents) - 1
+    shape = len(documents), max(*(len(each.tokens) for each in documents), 2) - 1
     tokens, labels = torch.full(shape, pad), torch.full(shape, IGNORE)
     for row, each in enumerate(documents):
         inputs, targets = _shifted(each)
@@ -281,6 +299,20 @@ def _shifted(document: Document) -> tuple[Tensor, Tensor]:
     """Return the tokens that are read, and what follows each: the token, or `IGNORE`."""
     tokens = torch.tensor(document.tokens)
     return tokens[:-1], tokens.where(torch.tensor(document.learned), IGNORE)[1:]
+
+
+def _right_only(example: Example) -> Document:
+    """Return the document of an example, without anything to learn if it is labelled as wrong."""
+    document = example.document
+    assert document is not None
+    return document if example.right is not False else document._replace(learned=[False] * len(document.tokens))
+
+
+def _answered_by(asked: Document, said: Document, most: int) -> Document:
+    """Return the prompt of a document with the answer of another one, of at most so many tokens."""
+    end, begin = (list(each.learned).index(True) for each in (asked, said))
+    tokens, learned = ([*a[:end], *b[begin:]][:most] for a, b in zip(asked[:2], said[:2], strict=True))
+    return Document(tokens, learned)
 
 
 def _opened(settings: Settings) -> tuple[Rows, Rows | None]:
@@ -331,7 +363,7 @@ def within_positions(settings: Settings, name: str, positions: int | None) -> Se
     Raises:
         ConfigError: a sample, or a prompt with its completion, may be longer.
     """
-    reinforced = settings.method in ("grpo", "ppo")
+    reinforced = settings.method in REINFORCED
     new = settings.max_new_tokens if reinforced else 0
     if positions is None or settings.max_length + new <= positions:
         return settings

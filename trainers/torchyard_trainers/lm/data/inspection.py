@@ -30,6 +30,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "prompt, completion": {"method": "sft", "format": "prompt"},
     "text": {"method": "sft", "format": "text"},
     "chosen, rejected": {"method": "dpo"},
+    "prompt, completion, label": {"method": "kto"},
     "prompt": {"method": "grpo", "reward": "any:reward"},
 }
 
@@ -109,6 +110,8 @@ def format_of(row: Row) -> str:
         return "chosen, rejected"
     if "messages" in has:
         return "messages"
+    if {"prompt", "completion"} <= has and isinstance(row.get("label"), bool):
+        return "prompt, completion, label"
     if "prompt" in has:
         return "prompt, completion" if "completion" in has else "prompt"
     if "text" in has:

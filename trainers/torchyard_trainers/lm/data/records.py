@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from torchyard_trainers.core.data.rows import BadRecordError, Row, TooLongError, field_of
+from torchyard_trainers.core.data.rows import BadRecordError, Row, TooLongError, field_of, kind_of
 from torchyard_trainers.lm.chat.chat import Chat
 from torchyard_trainers.lm.chat.messages import ASSISTANT, Message, conversation, tools_of
 from torchyard_trainers.lm.data.columns import JOIN, suggested, with_joined
 from torchyard_trainers.lm.fields import FIELDS
-from torchyard_trainers.lm.settings import Settings
+from torchyard_trainers.lm.settings import PAIRED, REINFORCED, Settings
 from torchyard_trainers.lm.tokens import begun, check_known, encoded, ended, prefix_of
 
 
@@ -38,9 +38,9 @@ class Example(NamedTuple):
     document: Document | None = None  # to train on, or the chosen answer of a pair
     rejected: Document | None = None
     prompt: Prompt | None = None  # to complete
+    right: bool | None = None  # whether the answer is labelled as a right one
 
 
-LABEL = "label"  # whether the answer of a record is a right one, in datasets for KTO
 # Which kinds a record of supervised fine-tuning can be, the most specific first.
 KINDS = ("messages", "prompt", "text")
 
@@ -77,17 +77,20 @@ class Encoder:
         """
         if isinstance(row.get("tokens"), np.ndarray):
             return Example(self._windows(row["tokens"]))
-        if row.get(LABEL) is False and row.get(self._names["completion"]) is not None:
+        label, method = self._names["label"], self._settings.method
+        if method != "kto" and row.get(label) is False and row.get(self._names["completion"]) is not None:
             raise BadRecordError(
-                LABEL,
-                "is false: the completion is a wrong one, as TRL has it for KTO. Leave such records out "
-                "(badRecords: skip), or make pairs of 'chosen' and 'rejected' of them for method dpo",
+                label,
+                "is false: the completion is a wrong one. Set method: kto, which learns from such records, or leave "
+                "them out (badRecords: skip)",
             )
         row = with_joined(row, self._joins) if self._joins else row
-        if self._settings.method == "dpo":
+        if method in PAIRED:
             return self._pair(row)
+        if method == "kto":
+            return self._rated(row)
         kind = self.kind(row)
-        if self._settings.method in ("grpo", "ppo"):
+        if method in REINFORCED:
             return self._task(row, kind)
         if kind == "text":
             return Example(self._text(field_of(row, self._names["text"], str)))
@@ -141,7 +144,9 @@ class Encoder:
 
     def _windows(self, tokens: Any) -> Document:
         if (method := self._settings.method) != "sft":
-            needed = "prompts" if method != "dpo" else "chosen and rejected answers"
+            needed = {"kto": "labelled answers", **dict.fromkeys(PAIRED, "chosen and rejected answers")}.get(
+                method, "prompts"
+            )
             raise BadRecordError(
                 "tokens", f"is tokenized text, which only method sft uses; {method} needs {needed}: name other files"
             )
@@ -227,6 +232,22 @@ class Encoder:
                 raise TooLongError(names[1], problem, len(rejected.tokens) + rejected.lost)
             raise BadRecordError(names[1], f"is the same answer as {names[0]!r}, so that there is nothing to prefer")
         return Example(chosen, rejected)
+
+    def _rated(self, row: Row) -> Example:
+        """Return an answer that is labelled as right or wrong."""
+        names, right = self._names, row.get(self._names["label"])
+        if row.get(names["chosen"]) is not None:
+            raise BadRecordError(
+                names["chosen"], "is an answer of a pair, and kto needs 'completion' and 'label'; use dpo"
+            )
+        if not isinstance(right, bool):
+            problem = f"is {kind_of(right)}" if names["label"] in row else "is missing"
+            raise BadRecordError(
+                names["label"], f"{problem}, expected true for a right completion or false for a wrong one"
+            )
+        document = self._answered(row, "prompt")
+        prompt = self._completable(row, "prompt") if self._prompts and right else None
+        return Example(document, prompt=prompt, right=right)
 
     def _task(self, row: Row, kind: str) -> Example:
         """Return a prompt to complete, and its right answer if the record has one."""
@@ -317,7 +338,7 @@ class Encoder:
     def _cut(self, values: Sequence[Any], most: int, name: str) -> Sequence[Any]:
         if self._settings.truncation == "none":
             problem = f"has {len(values)} tokens, and a sample at most {self._settings.max_length}"
-            if self._settings.method in ("grpo", "ppo"):
+            if self._settings.method in REINFORCED:
                 raise TooLongError(name, problem, len(values))
             raise BadRecordError(name, problem)
         return values[:most] if self._settings.truncation == "end" else values[-most:]

@@ -1,4 +1,4 @@
-"""Losses of preference and reinforcement learning on completions: pure functions of log-probabilities.
+"""Losses of reinforcement learning on completions: pure functions of log-probabilities.
 
 Tensors [n, L] have a completion in each row, padded on the right; `mask` is true for its tokens.
 """
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from torchyard_trainers.lm.methods.objectives.objective import same_shape
 from torchyard_trainers.rl.clipped import clipped_loss, low_variance_kl
 
 
@@ -50,7 +50,7 @@ def policy_loss(
         kl_coefficient: weight of the divergence from it.
         correction: of `importance_weights`, [n, L]; None: the tokens are samples of `acted`.
     """
-    _same_shape(log_probability, acted, advantage, mask)
+    same_shape(log_probability, acted, advantage, mask)
     assert mask.dtype == torch.bool
     assert weights.shape == mask.shape[:1], f"{tuple(weights.shape)}, {tuple(mask.shape)}"
     # Padding has any log-probability; zeros there keep overflows out of the sums.
@@ -58,11 +58,11 @@ def policy_loss(
     policy = clipped_loss(new, old, advantage.masked_fill(~mask, 0), low=low, high=high)
     loss = policy.loss
     if correction is not None:
-        _same_shape(log_probability, correction)
+        same_shape(log_probability, correction)
         loss = loss * correction
     named = {"approxKl": policy.approx_kl, "clipFraction": policy.clipped}
     if reference is not None:
-        _same_shape(log_probability, reference)
+        same_shape(log_probability, reference)
         divergence = low_variance_kl(reference.masked_fill(~mask, 0) - new)
         loss = loss + kl_coefficient * divergence
         named["kl"] = divergence.detach()
@@ -87,13 +87,13 @@ def importance_weights(acted: Tensor, sampled: Tensor, mask: Tensor, *, cap: flo
         mask: [n, L] bool.
         cap: the largest weight.
     """
-    _same_shape(acted, sampled, mask)
+    same_shape(acted, sampled, mask)
     return (acted - sampled).masked_fill(~mask, -torch.inf).exp().clamp(max=cap)
 
 
 def value_loss(value: Tensor, target: Tensor, mask: Tensor, weights: Tensor) -> Tensor:
     """Return half the squared error of expected returns, summed over the tokens of completions."""
-    _same_shape(value, target, mask)
+    same_shape(value, target, mask)
     assert weights.shape == mask.shape[:1]
     error = 0.5 * (value - target).masked_fill(~mask, 0).square()
     return (error * weights[:, None]).sum()
@@ -111,56 +111,11 @@ def token_rewards(
         mask: [n, L] bool.
         kl_coefficient: reward that a unit of divergence costs.
     """
-    _same_shape(log_probability, mask)
+    same_shape(log_probability, mask)
     assert reward.shape == mask.shape[:1], f"{tuple(reward.shape)}, {tuple(mask.shape)}"
     found = torch.zeros_like(log_probability)
     if reference is not None:
-        _same_shape(log_probability, reference)
+        same_shape(log_probability, reference)
         found = -kl_coefficient * (log_probability - reference).masked_fill(~mask, 0)
     last = mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))
     return found + last * reward[:, None].to(found.dtype)
-
-
-class PreferenceLoss(NamedTuple):
-    """The loss of each pair, and what is worth a curve: [n] each."""
-
-    loss: Tensor
-    margin: Tensor  # reward of the chosen completion over that of the rejected one
-    accuracy: Tensor  # 1 where the margin is positive
-
-
-def preference_loss(
-    chosen: Tensor,
-    rejected: Tensor,
-    reference_chosen: Tensor,
-    reference_rejected: Tensor,
-    *,
-    beta: float,
-    lengths: tuple[Tensor, Tensor] | None = None,
-) -> PreferenceLoss:
-    """Return the sigmoid loss of DPO (Rafailov 2023) for n pairs of completions.
-
-    Args:
-        chosen: log-probability of each chosen completion, [n].
-        rejected: of each rejected one.
-        reference_chosen: the same under the frozen reference.
-        reference_rejected: the same under the frozen reference.
-        beta: how strongly to keep to the reference; a smaller one allows more distance.
-        lengths: tokens of the chosen and the rejected completions: normalise by them, so that a long completion is not
-            preferred for its length.
-    """
-    _same_shape(chosen, rejected, reference_chosen, reference_rejected)
-    gain, loss = chosen - reference_chosen, rejected - reference_rejected
-    if lengths is not None:
-        _same_shape(chosen, *lengths)
-        gain, loss = gain / lengths[0].clamp(min=1), loss / lengths[1].clamp(min=1)
-    margin = beta * (gain - loss)
-    with torch.no_grad():
-        accuracy = (margin > 0).float()
-    return PreferenceLoss(-F.logsigmoid(margin), margin.detach(), accuracy)
-
-
-def _same_shape(first: Tensor, *others: Tensor) -> None:
-    """Assert equal shapes: a broadcast of [n, 1] and [n] would train on [n, n] without an error."""
-    shapes = [tuple(each.shape) for each in (first, *others)]
-    assert len(set(shapes)) == 1, f"shapes differ: {shapes}"

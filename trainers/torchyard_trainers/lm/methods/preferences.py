@@ -1,54 +1,94 @@
-"""DPO: right answers are preferred to wrong ones, relative to a frozen reference."""
+"""Preference learning: the log-probabilities of answers that are known to be right or wrong, and a loss of them."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from torchyard_trainers.core.batching import split
+from torchyard_trainers.core.device import only_shapes
 from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.losses import IGNORE
-from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session
+from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session
 from torchyard_trainers.lm.data.batches import documents, encode
-from torchyard_trainers.lm.methods.losses import PreferenceLoss, preference_loss
+from torchyard_trainers.lm.methods.objectives.dpo import Dpo
+from torchyard_trainers.lm.methods.objectives.kto import Kto
+from torchyard_trainers.lm.methods.objectives.objective import Answers, Objective
+from torchyard_trainers.lm.methods.objectives.orpo import Orpo
+from torchyard_trainers.lm.methods.objectives.own import Own
+from torchyard_trainers.lm.methods.objectives.simpo import Simpo
 from torchyard_trainers.lm.scoring import Reference, Score, in_parts, scored, scorer
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import rows_of
 
 
-class Pairs(Protocol):
-    """Pairs of answers by id.
+def objective_of(settings: Settings) -> Objective:
+    """Return the objective that the parameters name.
+
+    Raises:
+        ConfigError: it is a function that does not exist.
+    """
+    if settings.objective is not None:
+        return Own(settings.objective, settings.beta)
+    if settings.method == "kto":
+        return Kto(settings.beta, settings.desirable_weight, settings.undesirable_weight)
+    if settings.method == "orpo":
+        return Orpo(settings.beta)
+    if settings.method == "simpo":
+        return Simpo(settings.beta, settings.target_margin)
+    return Dpo(settings.beta, settings.length_normalized)
+
+
+class RatedAnswers(Protocol):
+    """Answers by the ids of their samples.
 
     Attributes:
-        held_out_count: pairs of the evaluation set.
+        held_out_count: samples of the evaluation set.
     """
 
     held_out_count: int
 
-    def pairs(self, ids: Sequence[int] | Tensor, *, held_out: bool = False) -> dict[str, Tensor]:
-        """Return `tokens` and `labels` of right answers, then of wrong ones, [2n, T], and their `sizes` [2n]."""
+    def rated(self, ids: Sequence[int] | Tensor, *, held_out: bool = False) -> dict[str, Tensor]:
+        """Return `tokens` and `labels` of answers, [m, T], and their `sizes` [m].
+
+        Of n pairs, the chosen answers and then the rejected ones; else one answer of each, with `right` [m].
+        """
+
+    def exchanged(self, ids: Sequence[int], others: Sequence[int], *, held_out: bool = False) -> dict[str, Tensor]:
+        """Return `tokens` and `labels` of the prompts of samples, each with the answer of another sample."""
+
+
+class _Prepared(NamedTuple):
+    """What is known of this rank's samples before a step."""
+
+    ids: Tensor  # [n], in order
+    reference: Tensor  # log-probabilities of their answers, [n, k]
+    divergence: Tensor | None
 
 
 class Preferences:
-    """The steps of DPO; a sample is a pair of answers."""
+    """The steps of preference learning; a sample is a pair of answers, or an answer with a label."""
 
-    def __init__(self, settings: Settings, pairs: Pairs, reference: Reference) -> None:
-        """Take the parts that all methods share."""
-        self._settings, self._made, self._reference = settings, pairs, reference
-        # Ids of this rank's pairs in order [n], and their log-probabilities under the reference [n, 2].
-        self._known: tuple[Tensor, Tensor] | None = None
-        # Log-probabilities of held-out pairs under the reference, by their positions.
-        self._of_held_out: dict[tuple[int, ...], Tensor] = {}
+    def __init__(
+        self, settings: Settings, answers: RatedAnswers, objective: Objective, reference: Reference | None
+    ) -> None:
+        """Take the parts that all methods share; the reference is needed if the objective uses it."""
+        self._settings, self._data, self._objective, self._reference = settings, answers, objective, reference
+        self._prepared: _Prepared | None = None
+        # Log-probabilities of held-out answers under the reference, by their positions.
+        self._of_held_out: dict[tuple[int, ...], list[Tensor]] = {}
 
-    def prepare(self, session: Session, ids: Sequence[int], step: int) -> None:
-        """Compute the reference's log-probabilities of this rank's pairs of a step. Collective at the first one.
+    def prepare(self, session: Session, ids: Sequence[int], step: int) -> dict[str, float]:
+        """Score this rank's samples of a step with the reference; return metrics. Collective.
 
         Args:
             session: the model in training, in `eval` mode.
             ids: of the samples of the step, those of all ranks.
             step: counted from the first of this method.
         """
+        if self._reference is None:
+            return {}
         if not step:
             self._reference.renew()
             self._of_held_out.clear()
@@ -56,103 +96,199 @@ class Preferences:
         (slots,) = split(len(ids), world.size, world.rank)
         score = self._reference.scorer(session)
         own = sorted(ids[position] for position in slots.positions)  # equally many on every rank
-        tokens, labels, _ = self._pairs(own, session)
-        sums = _sums(in_parts(score, tokens, labels, session.micro_batch).log_probability)
-        self._known = torch.tensor(own, device=world.device), sums
+        made = self._read(own, session)
+        sums = self._columns(in_parts(score, made["tokens"], made["labels"], session.micro_batch).log_probability)
+        divergence, metrics = None, {}
+        if self._objective.uses_divergence:
+            gaps = self._gaps(session, score, [(ids[each], ids[each - 1]) for each in slots.positions])
+            divergence = torch.zeros((), device=world.device)
+            if not only_shapes():
+                total = world.total(gaps.double().dot(torch.tensor(slots.weights, device=world.device).double())[None])
+                divergence = (total[0] / len(ids)).clamp(min=0).float()
+                metrics = {"kl": float(divergence)}
+        self._prepared = _Prepared(torch.tensor(own, device=world.device), sums, divergence)
+        return metrics
 
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
-        """Return the loss of pairs."""
-        tokens, labels, sizes = self._pairs(batch.ids, session, read=batch.data)
-        found = session.parallel.forward(tokens, labels, scores=True)
-        now = _sums(scored(found, labels).log_probability)
-        assert self._known is not None, "prepare ran before"
-        ids, of_ids = self._known
-        known = of_ids[torch.searchsorted(ids, batch.ids).clamp(max=len(ids) - 1)]
-        result = self._compared(now, known, labels)
-        statistics = {
-            "rewardMargin": result.margin.dot(batch.weights),
-            "rewardAccuracy": result.accuracy.dot(batch.weights),
-            "chosenLogProbability": now[:, 0].detach().dot(batch.weights),
-            "tokens": sizes.float().view(2, -1).sum(0).dot(batch.weights),
+        """Return the loss of samples."""
+        made = self._read(batch.ids, session, read=batch.data)
+        labels, weights = made["labels"], batch.weights
+        found = session.parallel.forward(made["tokens"], labels, scores=True)
+        reference = divergence = None
+        if self._reference is not None:
+            assert self._prepared is not None, "prepare ran before"
+            ids, of_ids, divergence = self._prepared
+            reference = of_ids[torch.searchsorted(ids, batch.ids).clamp(max=len(ids) - 1)].T.flatten()
+        answers = Answers(
+            scored(found, labels).log_probability.sum(1),
+            (labels != IGNORE).sum(1),
+            reference,
+            self._right(made, len(weights)),
+            divergence,
+        )
+        outcome = self._objective(answers)
+        counts = weights.repeat(len(labels) // len(weights))
+        statistics: dict[str, Tensor | Mean] = {
+            "rewardAccuracy": outcome.accuracy.dot(weights),
+            "tokens": made["sizes"].float().dot(counts),
         }
-        return LossOutput(result.loss.dot(batch.weights), statistics)
+        right, wrong = answers.right * counts, ~answers.right * counts
+        now = answers.log_probability.detach()
+        statistics["chosenLogProbability"] = Mean(now.dot(right), right.sum())
+        if self._objective.paired:
+            statistics["rewardMargin"] = outcome.reward.dot(right - wrong)
+        else:
+            statistics["chosenReward"] = Mean(outcome.reward.dot(right), right.sum())
+            statistics["rejectedReward"] = Mean(outcome.reward.dot(wrong), wrong.sum())
+        return LossOutput(outcome.loss.dot(weights), statistics)
 
     def evaluate(self, session: Session) -> dict[str, float]:
-        """Return what the model makes of held-out pairs. Collective.
+        """Return what the model makes of held-out answers. Collective.
 
-        `preferenceAccuracy` is how often the right answer is more probable. Once there is a reference,
-        `evalRewardAccuracy` is how often its log-probability has grown by more than that of the wrong one, and
-        `evalRewardMargin` by how much, times `beta`: what the loss of a pair is made of.
+        `preferenceAccuracy` is how often the right answer of a pair is more probable. `evalRewardAccuracy` is how often
+        the rewards that the objective implies are right, and `evalRewardMargin` how much higher those of right answers
+        are than those of wrong ones; both need the reference, if the objective uses one.
         """
+        objective, count = self._objective, self._data.held_out_count
         score: Score = scorer(session)
-        reference = self._reference.scorer(session) if self._reference.is_known(session.world) else None
+        reference = None
+        if self._reference is not None and self._reference.is_known(session.world):
+            reference = self._reference.scorer(session)
 
-        def judged(positions: list[int]) -> Tensor:
-            tokens, labels, _ = self._pairs(positions, session, held_out=True)
-            now, key = _sums(score(tokens, labels).log_probability), tuple(positions)
-            right = (now[:, 0] > now[:, 1]).double()
-            if reference is None:
-                return right[:, None]
-            if key not in self._of_held_out:
-                self._of_held_out[key] = _sums(reference(tokens, labels).log_probability)
-            result = self._compared(now, self._of_held_out[key], labels)
-            return torch.stack([right, result.accuracy.double(), result.margin.double()], 1)
+        def measured(positions: list[int]) -> Tensor:
+            made = self._read(positions, session, held_out=True)
+            tokens, labels = made["tokens"], made["labels"]
+            parts = [
+                self._columns(score(tokens, labels).log_probability),
+                self._columns((labels != IGNORE).float()),
+                self._columns(self._right(made, len(positions))[:, None].float()),
+            ]
+            if reference is not None:
+                if (key := tuple(positions)) not in self._of_held_out:
+                    self._of_held_out[key] = [self._columns(reference(tokens, labels).log_probability)]
+                parts += self._of_held_out[key]
+            if reference is not None and objective.uses_divergence:
+                others = [(each, (each - 1) % count) for each in positions]
+                parts.append(self._gaps(session, reference, others, held_out=True)[:, None])
+            return torch.cat(parts, 1).double()
 
-        found = over_ranks(session, judged, self._made.held_out_count, at_once=self._settings.eval_batch).mean(0)
-        names = ("preferenceAccuracy", "evalRewardAccuracy", "evalRewardMargin")
-        return dict(zip(names, found.tolist(), strict=False))
-
-    def _compared(self, now: Tensor, known: Tensor, labels: Tensor) -> PreferenceLoss:
-        """Return the loss of pairs from log-probabilities [n, 2] of the model in training and of the reference."""
-        lengths = _sums((labels != IGNORE).float())
-        return preference_loss(
-            now[:, 0],
-            now[:, 1],
-            known[:, 0],
-            known[:, 1],
-            beta=self._settings.beta,
-            lengths=(lengths[:, 0], lengths[:, 1]) if self._settings.length_normalized else None,
+        found = over_ranks(session, measured, count, at_once=self._settings.eval_batch)
+        width = 2 if objective.paired else 1
+        now, tokens, right, *known = (each.T.flatten() for each in found.split(width, 1))
+        metrics = {}
+        if objective.paired:
+            metrics["preferenceAccuracy"] = float((now[:count] > now[count:]).double().mean())
+        if objective.uses_reference and not known:
+            return metrics
+        answers = Answers(
+            now,
+            tokens,
+            known[0] if known else None,
+            right > 0,
+            known[1].mean().clamp(min=0) if objective.uses_divergence else None,
         )
+        outcome = objective(answers)
+        metrics["evalRewardAccuracy"] = float(outcome.accuracy.double().mean())
+        if answers.right.any() and not answers.right.all():
+            means = [outcome.reward[each].mean() for each in (answers.right, ~answers.right)]
+            metrics["evalRewardMargin"] = float(means[0] - means[1])
+        return metrics
 
-    def _pairs(
-        self, ids: Sequence[int] | Tensor, session: Session, *, read: Any = None, held_out: bool = False
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return tokens and labels of right answers, then of wrong ones, [2n, T], and the tokens of each [2n].
+    def _gaps(
+        self, session: Session, reference: Score, samples: Sequence[tuple[int, int]], *, held_out: bool = False
+    ) -> Tensor:
+        """Return how much more probable than under the reference the answers of other samples are, [n].
 
         Args:
-            ids: of the pairs.
+            session: the model in training.
+            reference: scores the reference.
+            samples: ids of prompts, each with that of its answer.
+            held_out: of the evaluation set.
+        """
+        with session.data_wait:
+            made = self._data.exchanged(*zip(*samples, strict=True), held_out=held_out)
+        tokens, labels = (made[name].to(session.world.device) for name in ("tokens", "labels"))
+        now, known = (
+            in_parts(each, tokens, labels, session.micro_batch).log_probability.sum(1)
+            for each in (scorer(session), reference)
+        )
+        return now - known
+
+    def _columns(self, values: Tensor) -> Tensor:
+        """Sum over the tokens of answers: [m, T] -> [n, 2] of pairs, the right ones first; else [n, 1]."""
+        return values.sum(1).view(2 if self._objective.paired else 1, -1).T
+
+    def _right(self, made: dict[str, Tensor], count: int) -> Tensor:
+        if "right" in made:
+            return made["right"]
+        return torch.arange(2 * count, device=made["labels"].device) < count
+
+    def _read(
+        self, ids: Sequence[int] | Tensor, session: Session, *, read: Any = None, held_out: bool = False
+    ) -> dict[str, Tensor]:
+        """Return the answers of samples, as `RatedAnswers.rated` does.
+
+        Args:
+            ids: of the samples.
             session: the model in training.
             read: what was read for them ahead of time.
             held_out: of the evaluation set.
         """
         with session.data_wait:
-            made = read if read is not None else self._made.pairs(ids, held_out=held_out)
-        tokens, labels, sizes = (made[name].to(session.world.device) for name in ("tokens", "labels", "sizes"))
-        return tokens, labels, sizes
+            made = read if read is not None else self._data.rated(ids, held_out=held_out)
+        names = ("tokens", "labels", "sizes", "right")
+        return {name: made[name].to(session.world.device) for name in names if name in made}
 
 
-class TaskPairs:
-    """Right and wrong answers of a procedural task."""
+class TaskAnswers:
+    """Right and wrong answers of a procedural task; of samples with one answer, every second one is wrong."""
 
     def __init__(self, settings: Settings, tokenizer: Any) -> None:
         """Take the tokenizer of the model."""
         self._settings, self._tokenizer = settings, tokenizer
         self.held_out_count = settings.eval_samples
 
-    def pairs(self, ids: Sequence[int] | Tensor, *, held_out: bool = False) -> dict[str, Tensor]:
-        """See `Pairs`."""
-        settings, tokenizer = self._settings, self._tokenizer
+    def rated(self, ids: Sequence[int] | Tensor, *, held_out: bool = False) -> dict[str, Tensor]:
+        """See `RatedAnswers`."""
+        made = self._made(ids, held_out=held_out)
+        if self._settings.method == "kto":
+            prompts, answers = [each.prompt for each in made], [each.said for each in made]
+        else:
+            prompts = [each.prompt for each in made] * 2
+            answers = [each.answer for each in made] + [each.wrong for each in made]
+        found = self._documents(prompts, answers)
+        return found | (
+            {"right": torch.tensor([each.right for each in made])} if self._settings.method == "kto" else {}
+        )
+
+    def exchanged(self, ids: Sequence[int], others: Sequence[int], *, held_out: bool = False) -> dict[str, Tensor]:
+        """See `RatedAnswers`."""
+        asked, said = (self._made(each, held_out=held_out) for each in (ids, others))
+        return self._documents([each.prompt for each in asked], [each.said for each in said])
+
+    def _made(self, ids: Sequence[int] | Tensor, *, held_out: bool) -> "list[_Sample]":
+        settings = self._settings
         rows = rows_of(
             settings.task, settings.seed, ids, length=settings.length, symbols=settings.symbols, held_out=held_out
         )
-        prompts = encode(tokenizer, [row.prompt for row in rows])
-        answers = encode(tokenizer, [row.answer for row in rows] + [row.wrong for row in rows])
-        completions = [[*answer, tokenizer.eos_token_id] for answer in answers]
-        made = documents(prompts * 2, completions, pad=tokenizer.pad_token_id)
-        sizes = torch.tensor([len(a) + len(b) for a, b in zip(prompts * 2, completions, strict=True)])
+        known = range(len(rows)) if only_shapes() else torch.as_tensor(ids).tolist()
+        return [_Sample(*row, right=each % 2 == 0) for row, each in zip(rows, known, strict=True)]
+
+    def _documents(self, prompts: list[str], answers: list[str]) -> dict[str, Tensor]:
+        tokenizer = self._tokenizer
+        asked = encode(tokenizer, prompts)
+        completions = [[*answer, tokenizer.eos_token_id] for answer in encode(tokenizer, answers)]
+        made = documents(asked, completions, pad=tokenizer.pad_token_id)
+        sizes = torch.tensor([len(a) + len(b) for a, b in zip(asked, completions, strict=True)])
         return {"tokens": made.tokens, "labels": made.labels, "sizes": sizes}
 
 
-def _sums(values: Tensor) -> Tensor:
-    """Sum over the tokens of documents, the right ones and then the wrong ones: [2n, T] -> [n, 2]."""
-    return values.sum(1).view(2, -1).T
+class _Sample(NamedTuple):
+    prompt: str
+    answer: str
+    wrong: str
+    right: bool
+
+    @property
+    def said(self) -> str:
+        return self.answer if self.right else self.wrong

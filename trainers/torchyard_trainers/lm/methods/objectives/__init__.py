@@ -1,0 +1,1 @@
+"""Objectives of preference learning, one in each file."""
