@@ -31,16 +31,29 @@ _CHOOSE = ("preset", "environment", "method")  # what chooses the column
 
 def parameters_markdown(workload: str, schema_json: str) -> str:
     """Return the page of one workload: each parameter, its value in presets, its meaning."""
-    schema = json.loads(schema_json)["$defs"]["Params"]
+    definitions = json.loads(schema_json)["$defs"]
+    schema = definitions["Params"]
     columns = PRESETS[workload]
     head = ["Field", "Type", *(f"`{name}`" for name in columns), "Meaning"]
     rows = [head, ["---"] * len(head)]
-    rows += [_row(name, field, columns) for name, field in schema["properties"].items()]
+    rows += [_row(name, _without_references(field, definitions), columns) for name, field in schema["properties"].items()]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return (
         f"# Parameters of `{workload}`\n\n{schema['description']} Generated from the model: every field of "
         f"`spec.trainer.params`,\nand what stands for it in each preset.\n\n{table}\n"
     )
+
+
+def _without_references(node: Any, definitions: Mapping[str, Any]) -> Any:
+    """Return a part of a schema with definitions in place of references to them."""
+    if isinstance(node, list):
+        return [_without_references(each, definitions) for each in node]
+    if not isinstance(node, dict):
+        return node
+    if "$ref" in node:
+        node = definitions[node["$ref"].rpartition("/")[2]] | {key: node[key] for key in node if key != "$ref"}
+        node = {key: value for key, value in node.items() if key != "additionalProperties" or value}
+    return {key: _without_references(value, definitions) for key, value in node.items()}
 
 
 def _row(name: str, field: Mapping[str, Any], columns: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -235,6 +235,7 @@ def job(folder: Path, options: argparse.Namespace) -> Path:
         params["sftSteps"] = 0
     if options.method == "grpo":
         params |= {"reward": "shaped", "group": GROUP, "maxNewTokens": NEW_TOKENS, "iterations": ITERATIONS}
+        params["clipHigh"] = 0.28
     config = {
         "trainer": {"name": "lm", "params": params},
         "device": "cpu",

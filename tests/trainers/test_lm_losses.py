@@ -20,10 +20,13 @@ def numbers(count, scale=0.3):
     return [each.masked_fill(~mask, 1e4 * (-1) ** index) for index, each in enumerate(found)], mask
 
 
-@pytest.mark.parametrize("per_sequence", [False, True])
+@pytest.mark.parametrize("level", ["token", "sequence", "constant"])
+@pytest.mark.parametrize("ratio_level", ["token", "sequence"])
 @pytest.mark.parametrize("kl_coefficient", [None, 0.1])
-def test_the_policy_loss_is_its_definition(per_sequence, kl_coefficient):
+def test_the_policy_loss_and_its_gradient_are_their_definitions(level, ratio_level, kl_coefficient):
     (new, old, advantage, reference), mask = numbers(4)
+    new, old, advantage, reference = (each.double() for each in (new, old, advantage, reference))
+    new.requires_grad_()
     found = policy_loss(
         new,
         old,
@@ -32,24 +35,43 @@ def test_the_policy_loss_is_its_definition(per_sequence, kl_coefficient):
         torch.tensor(WEIGHTS),
         low=0.1,
         high=0.2,
-        per_sequence=per_sequence,
+        level=level,
+        ratio_level=ratio_level,
+        longest=7,
         reference=None if kl_coefficient is None else reference,
         kl_coefficient=kl_coefficient or 0.0,
     )
-    loss = clipped = divergence = 0.0
-    for row in range(3):  # the fourth is padding
-        for at in range(LENGTHS[row]):
-            ratio = math.exp(new[row, at] - old[row, at])
-            gain = advantage[row, at].item()
-            one = -min(ratio * gain, min(max(ratio, 0.9), 1.2) * gain)
-            if kl_coefficient is not None:
-                log_ratio = (reference[row, at] - new[row, at]).item()
-                divergence += math.exp(log_ratio) - 1 - log_ratio
-                one += kl_coefficient * (math.exp(log_ratio) - 1 - log_ratio)
-            loss += one / LENGTHS[row] if per_sequence else one
-            clipped += not 0.9 <= ratio <= 1.2
+
+    def defined(values):
+        loss = clipped = divergence = 0.0
+        for row in range(3):  # the fourth is padding
+            log_ratios = [values[row][at] - old[row, at].item() for at in range(LENGTHS[row])]
+            if ratio_level == "sequence":
+                log_ratios = [sum(log_ratios) / LENGTHS[row]] * LENGTHS[row]
+            for at in range(LENGTHS[row]):
+                ratio = math.exp(log_ratios[at])
+                gain = advantage[row, at].item()
+                one = -min(ratio * gain, min(max(ratio, 0.9), 1.2) * gain)
+                if kl_coefficient is not None:
+                    log_ratio = reference[row, at].item() - values[row][at]
+                    divergence += math.exp(log_ratio) - 1 - log_ratio
+                    one += kl_coefficient * (math.exp(log_ratio) - 1 - log_ratio)
+                loss += one / LENGTHS[row] if level == "sequence" else one
+                clipped += not 0.9 <= ratio <= 1.2
+        return loss, clipped, divergence
+
+    loss, clipped, divergence = defined(new.tolist())
+    found.loss.backward()
+    for row, at in [(0, 0), (0, 4), (1, 0), (2, 2)]:
+        sums = []
+        for step in (-1e-6, 1e-6):
+            values = new.tolist()
+            values[row][at] += step
+            sums.append(defined(values)[0])
+        assert new.grad[row, at].item() == pytest.approx((sums[1] - sums[0]) / 2e-6, abs=1e-6)
     assert found.loss.item() == pytest.approx(loss, abs=1e-5)
-    assert found.count.item() == (3 if per_sequence else 9)
+    # The mean is over 9 tokens, over 3 completions, or over 3 completions of at most 7 tokens.
+    assert found.count.item() == {"token": 9, "sequence": 3, "constant": 21}[level]
     assert found.tokens.item() == 9
     assert found.statistics["clipFraction"].item() == clipped
     if kl_coefficient is not None:

@@ -71,6 +71,13 @@ def test_every_completion_of_a_rollout_is_generated_by_the_rank_that_trains_on_i
         ({"method": "dpo", "steps": 5, "sftSteps": 5}, "steps: 5, and sftSteps 5 of them leave none for dpo"),
         ({"method": "grpo", "reward": "no function"}, "trainer.params.reward"),
         ({"method": "grpo", "valueLrScale": 2}, "trainer.params.valueLrScale: is of method ppo, not grpo"),
+        ({"method": "ppo", "ratioLevel": "sequence"}, "trainer.params.ratioLevel: is of method grpo, not ppo"),
+        ({"method": "sft", "maskTruncated": True}, "trainer.params.maskTruncated: is of method grpo and ppo, not sft"),
+        ({"reward": "a:b", "rewards": [{"reward": "exact"}]}, "reward: a:b, but trainer.params.rewards are set"),
+        ({"rewards": [{"reward": "exact"}] * 2}, "rewards: exact is there twice; add up its weights"),
+        ({"rewards": [{"reward": "exact", "weight": 0}]}, "exact has the weight 0, expected a number that is not 0"),
+        ({"rewards": [{"reward": "a.py:f"}]}, "reward: a.py:f names a file; write its module: a:f"),
+        ({"rewards": [{"name": "exact"}]}, "trainer.params.rewards"),
         ({"method": "sft", "optimizer": "adam"}, "trainer.params.optimizer: 'adam' is not known"),
     ],
 )
@@ -129,6 +136,45 @@ def test_each_optimizer_learns_and_the_value_head_has_a_rate_of_its_own(optimize
             made.zero_grad()
             losses.append(mean.item())
     assert losses[-1] < 0.98 * losses[0], losses
+
+
+def test_the_reward_of_a_completion_is_the_weighted_sum_of_several():
+    rewards = [{"reward": "shaped", "weight": 0.5}, {"reward": "exact", "weight": 2}]
+    work = LanguageModeling(resolved(method="grpo", batch=10, group=5, sftSteps=0, rewards=rewards))
+    session = session_of(work)
+    prompts = work._prompts.of_ids([0, 1])
+    answers = [each.row["answer"] for each in prompts]
+    assert work._judge.sums(prompts, [answers[0], f"{answers[1]}x"]) == pytest.approx([2.5, 0.5 * 0.5 * 4 / 5])
+    metrics = work.prepare(session, 0)
+    assert metrics["reward"] == pytest.approx(0.5 * metrics["reward1"] + 2 * metrics["reward2"])
+
+
+def test_truncated_completions_are_no_part_of_the_loss():
+    params = {"method": "grpo", "batch": 12, "group": 4, "sftSteps": 0, "maxNewTokens": 6, "klCoefficient": 0.1}
+    stop = [chr(ord("a") + number) for number in range(8)]
+    work = LanguageModeling(resolved(**params, reward="shaped", maskTruncated=True, stop=stop))
+    session = session_of(work)
+    metrics = work.prepare(session, 0)
+    rollout = work._reinforcement._held
+    learned = [row[row != IGNORE].tolist() for row in rollout.labels]
+    assert 0 < metrics["truncatedFraction"] < 1
+    assert metrics["truncatedFraction"] == pytest.approx(sum(not row for row in learned) / 12)
+    ends = {work.tokenizer.eos_token_id, *work.tokenizer.convert_tokens_to_ids(stop)}
+    assert all(row[-1] in ends for row in learned if row)
+    found = work.loss(session, MicroBatch(torch.arange(12), torch.ones(12), step=0))
+    assert found.count == (rollout.labels != IGNORE).sum()
+
+
+def test_a_step_whose_completions_are_all_truncated_changes_nothing():
+    params = {"method": "grpo", "batch": 4, "group": 2, "sftSteps": 0, "maxNewTokens": 1, "maskTruncated": True}
+    work = LanguageModeling(resolved(**params))
+    session = session_of(work)
+    assert work.prepare(session, 0)["truncatedFraction"] == 1
+    found = work.loss(session, MicroBatch(torch.arange(4), torch.ones(4), step=0))
+    assert (found.loss, found.count) == (0, 4)
+    found.loss.backward()
+    gradients = [each.grad for each in session.parallel.module.parameters()]
+    assert all(each is not None and not each.any() for each in gradients)
 
 
 def test_a_completion_ends_at_a_stop_text_which_is_not_judged():

@@ -16,6 +16,16 @@ Location = Annotated[str, Meta(min_length=1, max_length=4096)]
 FIELDS = ("text", "messages", "prompt", "completion", "chosen", "rejected", "label", "answer")
 
 
+RewardName = Annotated[str, Meta(pattern=r"^(exact|shaped|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")]
+
+
+class WeightedReward(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
+    """One of several rewards."""
+
+    reward: Annotated[RewardName, doc("exact, shaped or MODULE:FUNCTION, as trainer.params.reward.")]
+    weight: Annotated[float, doc("Factor of this reward in the sum; a negative one makes it a penalty.")] = 1.0
+
+
 class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True):
     """Fine-tuning of a causal language model of transformers. Fields that are not set come from the preset."""
 
@@ -177,12 +187,16 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc("Texts that end a completion, beside its end token; they are no part of what is judged."),
     ] = field(default_factory=list)
     reward: Annotated[
-        Annotated[str, Meta(pattern=r"^(exact|shaped|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")],
+        RewardName,
         doc(
             "Of completions, in grpo, ppo and evaluations: exact: 1 for the right answer; shaped: also a part for each "
             "right character; or MODULE:FUNCTION(prompts, completions, rows), which returns a list of numbers."
         ),
     ] = "exact"
+    rewards: Annotated[
+        Annotated[list[WeightedReward], Meta(min_length=1, max_length=8)] | None,
+        doc("Several rewards in place of reward, such as [{reward: exact}, {reward: m:f, weight: 0.2}]: their sum."),
+    ] = None
     reward_seconds: Annotated[Annotated[float, Meta(gt=0)], doc("Time limit of a call of MODULE:FUNCTION.")] = 60.0
     reward_workers: Annotated[
         Count, doc("Processes of each rank that call MODULE:FUNCTION, each with a part of the completions.")
@@ -214,10 +228,25 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc("engine vllm: a token weighs as much more as training finds it more probable than vLLM, at most this; 2."),
     ] = None
     clip: Annotated[Positive | None, doc("grpo, ppo: the ratio of probabilities is clipped this far below 1.")] = None
-    clip_high: Annotated[Positive | None, doc("grpo, ppo: and this far above 1.")] = None
+    clip_high: Annotated[
+        Positive | None, doc("grpo, ppo: and this far above 1, such as 0.28 (DAPO); default: clip.")
+    ] = None
     loss_level: Annotated[
+        Literal["token", "sequence", "constant"] | None,
+        doc(
+            "grpo, ppo: token: all tokens of a step count the same (DAPO); sequence: all completions do (GRPO); "
+            "constant: the sum over tokens is divided by batch x maxNewTokens (Dr. GRPO)."
+        ),
+    ] = None
+    ratio_level: Annotated[
         Literal["token", "sequence"] | None,
-        doc("grpo, ppo: token: all tokens of a step count the same; sequence: all completions do."),
+        doc(
+            "grpo: the ratio of probabilities that is clipped, of each token, or the geometric mean over the tokens of "
+            "a completion (GSPO)."
+        ),
+    ] = None
+    mask_truncated: Annotated[
+        bool | None, doc("grpo, ppo: completions that were cut off at maxNewTokens are no part of the loss.")
     ] = None
     normalize_groups: Annotated[bool | None, doc("grpo: divide rewards by the deviation of their group.")] = None
     kl_coefficient: Annotated[

@@ -1,5 +1,6 @@
 """Resolves the parameters of the `lm` workload and checks what they require of each other. Imports no torch."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,6 +39,7 @@ METRICS = (
     "preferenceAccuracy",
     "rejectedReward",
     "reward",
+    *(f"reward{number}" for number in range(1, 9)),
     "rewardAccuracy",
     "rewardDeviation",
     "rewardMargin",
@@ -49,9 +51,10 @@ METRICS = (
 )
 """Metrics that this workload reports beside those of every workload, over all settings (`core.parameters.METRICS`)."""
 _ROLLOUTS = ("approxKl", "clipFraction", "engineKl", "entropy", "reward", "rewardDeviation", "truncatedFraction")
+_SEVERAL = tuple(f"reward{number}" for number in range(1, 9))
 _PREFERENCES = ("chosenLogProbability", "evalRewardAccuracy", "evalRewardMargin", "rewardAccuracy")
 METRICS_WITH = {
-    **dict.fromkeys(_ROLLOUTS, ("method", "grpo|ppo")),
+    **dict.fromkeys((*_ROLLOUTS, *_SEVERAL), ("method", "grpo|ppo")),
     "kl": ("method", "grpo|kto|ppo"),
     **dict.fromkeys(_PREFERENCES, ("method", "dpo|kto|orpo|simpo")),
     **dict.fromkeys(("preferenceAccuracy", "rewardMargin"), ("method", "dpo|orpo|simpo")),
@@ -68,6 +71,8 @@ _OWN = {
     "group": ("grpo",),
     "normalize_groups": ("grpo",),
     **dict.fromkeys(("minibatches", "iterations", "rollout_batch", "clip", "clip_high", "loss_level"), REINFORCED),
+    "mask_truncated": REINFORCED,
+    "ratio_level": ("grpo",),
     **dict.fromkeys(("engine", "engine_cache_gib", "importance_cap", "kl_coefficient"), REINFORCED),
     **dict.fromkeys(("gamma", "gae_lambda", "value_coefficient", "value_lr_scale"), ("ppo",)),
     "beta": PREFERENCES,
@@ -98,6 +103,8 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
             raise ConfigError(f"{_named(name)}: is of method {' and '.join(methods)}, not {params.method}; remove it")
     values = {**PRESETS[params.preset][params.method], **chosen}
     values.pop("preset")
+    values["rewards"] = _rewards(params, values.pop("reward", Params().reward))
+    values.setdefault("clip_high", values.get("clip", 0.0))
     values["compile"] = parallelism.compile
     if parallelism.global_batch_size is not None:
         values["batch"] = parallelism.global_batch_size
@@ -132,6 +139,22 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     return settings
 
 
+def _rewards(params: Params, alone: str) -> list[tuple[str, float]]:
+    """Return names and weights of rewards; `alone` is the one where there are not several."""
+    if params.rewards is None:
+        return [(alone, 1.0)]
+    if alone != Params().reward:
+        raise ConfigError(f"trainer.params.reward: {alone}, but trainer.params.rewards are set; add it there")
+    names = [each.reward for each in params.rewards]
+    if twice := next((each for each in names if names.count(each) > 1), None):
+        raise ConfigError(f"trainer.params.rewards: {twice} is there twice; add up its weights")
+    if zero := next((each for each in params.rewards if each.weight == 0 or not math.isfinite(each.weight)), None):
+        raise ConfigError(
+            f"trainer.params.rewards: {zero.reward} has the weight {zero.weight:g}, expected a number that is not 0"
+        )
+    return [(each.reward, each.weight) for each in params.rewards]
+
+
 # Fields of procedural tasks, and of data from files.
 _TASK = ("task", "length", "symbols")
 _FILES = (
@@ -139,7 +162,7 @@ _FILES = (
     *("train_on", "bad_records", "token_type"),
 )
 # Fields that a model does not depend on.
-_DATA = ("data", "validation", *_FILES, "reward", "eval_completions")
+_DATA = ("data", "validation", *_FILES, "reward", "rewards", "eval_completions")
 
 
 def without_data(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,11 +245,12 @@ def _check_files(params: Params, chosen: dict[str, Any], *, sets: int, budget: i
 
 def _check(settings: Settings) -> None:
     at = "trainer.params"
-    module, _, function = settings.reward.partition(":")
-    if module.endswith(".py"):
-        raise ConfigError(
-            f"{at}.reward: {settings.reward} names a file; write its module: {module.removesuffix('.py')}:{function}"
-        )
+    for name, _ in settings.rewards:
+        module, _, function = name.partition(":")
+        if module.endswith(".py"):
+            raise ConfigError(
+                f"{at}.reward: {name} names a file; write its module: {module.removesuffix('.py')}:{function}"
+            )
     if settings.sft_steps and settings.sft_steps >= settings.steps:
         raise ConfigError(
             f"{at}.steps: {settings.steps}, and sftSteps {settings.sft_steps} of them leave none for "

@@ -40,8 +40,8 @@ _METHODS: dict[str, dict[str, Any]] = {
     "kto": {"beta": 0.1},
     "orpo": {"beta": 0.1},
     "simpo": {"beta": 2.0, "target_margin": 1.0},
-    "grpo": _ROLLOUTS | {"group": 16, "clip_high": 0.28, "normalize_groups": True},
-    "ppo": _ROLLOUTS | {"clip_high": 0.2, "gamma": 1.0, "gae_lambda": 0.95, "value_coefficient": 0.5},
+    "grpo": _ROLLOUTS | {"group": 16, "ratio_level": "token", "normalize_groups": True},
+    "ppo": _ROLLOUTS | {"gamma": 1.0, "gae_lambda": 0.95, "value_coefficient": 0.5},
 }
 # After 45 steps, half of the seeds do not know the order of the letters yet, and rewards do not teach it (When GRPO
 # stalls, docs/language-models.md). After 55 steps they answer from a fifth of the prompts up, a few nearly all.

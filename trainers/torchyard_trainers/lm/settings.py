@@ -1,5 +1,7 @@
 """The settings of an `lm` run: its parameters with every preset value filled in."""
 
+from typing import NamedTuple
+
 from msgspec import Struct, field
 
 from torchyard_trainers.core.schedules import Kind
@@ -7,6 +9,14 @@ from torchyard_trainers.core.schedules import Kind
 PAIRED = ("dpo", "orpo", "simpo")
 PREFERENCES = (*PAIRED, "kto")
 REINFORCED = ("grpo", "ppo")
+BUILT_IN_REWARDS = ("exact", "shaped")
+
+
+class Reward(NamedTuple):
+    """A reward by its name, and its weight in the sum."""
+
+    name: str
+    weight: float = 1.0
 
 
 class Settings(Struct, frozen=True, kw_only=True):
@@ -63,7 +73,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_every: int
     sft_steps: int = 0
     sft_lr: float = 0.0
-    reward: str = "exact"
+    rewards: tuple[Reward, ...] = (Reward("exact"),)
     reward_seconds: float = 60.0
     reward_workers: int = 1
     group: int = 1
@@ -76,6 +86,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     clip: float = 0.0
     clip_high: float = 0.0
     loss_level: str = "token"
+    ratio_level: str = "token"
+    mask_truncated: bool = False
     normalize_groups: bool = False
     kl_coefficient: float = 0.0
     gamma: float = 1.0
@@ -93,6 +105,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     def reads_files(self) -> bool:
         """Whether samples are records of files, not those of a procedural task."""
         return bool(self.data or self.validation)
+
+    @property
+    def reward(self) -> str:
+        """The names of all rewards."""
+        return " + ".join(each.name for each in self.rewards)
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether a reward compares with right answers."""
+        return any(each.name in BUILT_IN_REWARDS for each in self.rewards)
 
     @property
     def evaluation_files(self) -> tuple[str, ...]:

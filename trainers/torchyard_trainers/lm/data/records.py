@@ -255,7 +255,7 @@ class Encoder:
             raise BadRecordError(self._names["prompt"], "is missing, which grpo and ppo complete")
         prompt, document = self._asked(row, kind), None
         assert prompt is not None
-        if self._settings.reward in ("exact", "shaped") and "answer" not in prompt.row:
+        if self._settings.needs_answer and "answer" not in prompt.row:
             raise BadRecordError(
                 self._names["answer"],
                 f"is missing, which reward {self._settings.reward} compares with; name the field in "

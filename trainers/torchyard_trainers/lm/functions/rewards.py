@@ -50,6 +50,8 @@ class Rewards:
         """
         self._name, self._seconds = function, seconds
         self._workers: list[_Worker] = []
+        self._begun: list[str] = []  # the completions that processes work at
+        self._answer: Any = None  # of a built-in function
         self._columns: dict[str, None] = {}  # of all records so far; a record may lack some
         self._built_in = _load(function) if function.startswith(_BUILT_IN) else None
         if self._built_in is None:
@@ -64,25 +66,46 @@ class Rewards:
     def __call__(
         self, prompts: Sequence[str], completions: Sequence[str], rows: Sequence[Mapping[str, Any]]
     ) -> list[float]:
-        """Return the reward of each completion.
+        """Return the reward of each completion, as `begin` and `results` do."""
+        self.begin(prompts, completions, rows)
+        return self.results()
+
+    def begin(self, prompts: Sequence[str], completions: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+        """Send completions to the processes, which work at the same time as those of other rewards.
+
+        Raises:
+            RewardError: the processes do not take them.
+        """
+        assert len(prompts) == len(completions) == len(rows)
+        self._begun = list(completions)
+        if self._built_in is not None:
+            self._answer = self._built_in(prompts, completions, rows)
+            return
+        self._columns |= dict.fromkeys(column for row in rows for column in row)
+        for worker, part in zip(self._workers, self._parts(), strict=False):
+            texts = list(prompts[part]), list(completions[part])
+            worker.begin(*texts, [dict(row) for row in rows[part]], list(self._columns))
+
+    def results(self) -> list[float]:
+        """Return the reward of each completion that was sent.
 
         Raises:
             RewardError: naming the function, what it did, and the completion if there is one.
             ConfigError: a parameter of the function is no column of the records.
         """
-        assert len(prompts) == len(completions) == len(rows)
         if self._built_in is not None:
-            return self._checked(self._built_in(prompts, completions, rows), completions)
-        self._columns |= dict.fromkeys(column for row in rows for column in row)
-        size = -(-len(completions) // len(self._workers)) if completions else 1
-        parts = [slice(at, at + size) for at in range(0, len(completions), size)]
+            return self._checked(self._answer, self._begun)
         found: list[float] = []
-        for worker, part in zip(self._workers, parts, strict=False):
-            texts = list(prompts[part]), list(completions[part])
-            worker.begin(*texts, [dict(row) for row in rows[part]], list(self._columns))
-        for worker, part in zip(self._workers, parts, strict=False):
-            found += self._checked(worker.result(len(completions[part])), completions[part])
+        for worker, part in zip(self._workers, self._parts(), strict=False):
+            completions = self._begun[part]
+            found += self._checked(worker.result(len(completions)), completions)
         return found
+
+    def _parts(self) -> list[slice]:
+        """Return the completions of each process."""
+        count = len(self._begun)
+        size = -(-count // len(self._workers)) if count else 1
+        return [slice(at, at + size) for at in range(0, count, size)]
 
     def close(self) -> None:
         """End the worker processes."""

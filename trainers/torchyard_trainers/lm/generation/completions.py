@@ -1,6 +1,7 @@
 """Completions of held-out prompts in evaluation: their rewards, and a table of some of them."""
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,34 +25,47 @@ _LONGEST = 2000  # characters of a cell
 
 
 class Judge:
-    """The reward function of a run; its processes start at the first call."""
+    """The reward functions of a run; their processes start at the first call."""
 
     def __init__(self, settings: Settings, decode: Callable[[Sequence[int]], str]) -> None:
         """Judge texts that `decode` makes of tokens."""
         self._settings, self._decode = settings, decode
-        self._rewards: Rewards | None = None
+        self._rewards: list[Rewards] = []
 
     def texts(self, completions: Completions) -> list[str]:
-        """Return the texts of completions; those of records without the space around them, as their answers are."""
-        found = texts_of(completions, self._decode, self._settings.stop)
-        strips = self._settings.reads_files and self._settings.reward in BUILT_IN
-        return [text.strip() for text in found] if strips else found
+        """Return the texts of completions."""
+        return texts_of(completions, self._decode, self._settings.stop)
 
-    def __call__(self, prompts: Sequence[Prompt], completions: Completions) -> list[float]:
-        """Return the reward of each completion.
+    def __call__(self, prompts: Sequence[Prompt], completions: Completions) -> list[list[float]]:
+        """Return the rewards of each completion: a list for each function.
 
         Raises:
             RewardError: the function fails, hangs, or returns anything but a number for each completion.
         """
         return self.of_texts(prompts, self.texts(completions))
 
-    def of_texts(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+    def of_texts(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[list[float]]:
         """See `__call__`."""
         settings = self._settings
-        if self._rewards is None:
-            function = BUILT_IN.get(settings.reward, settings.reward)
-            self._rewards = Rewards(function, seconds=settings.reward_seconds, workers=settings.reward_workers)
-        return self._rewards([prompt.text for prompt in prompts], texts, [prompt.row for prompt in prompts])
+        if not self._rewards:
+            seconds, workers = settings.reward_seconds, settings.reward_workers
+            self._rewards = [
+                Rewards(BUILT_IN.get(name, name), seconds=seconds, workers=workers) for name, _ in settings.rewards
+            ]
+        # Answers of records are without the space around them, so what is compared with them is, too.
+        stripped = [text.strip() for text in texts] if settings.reads_files else texts
+        asked, rows = [prompt.text for prompt in prompts], [prompt.row for prompt in prompts]
+        for (name, _), each in zip(settings.rewards, self._rewards, strict=True):
+            each.begin(asked, stripped if name in BUILT_IN else texts, rows)
+        return [each.results() for each in self._rewards]
+
+    def sums(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+        """Return the weighted sum of the rewards of each completion."""
+        weights = [each.weight for each in self._settings.rewards]
+        return [
+            math.fsum(weight * value for weight, value in zip(weights, each, strict=True))
+            for each in zip(*self.of_texts(prompts, texts), strict=True)
+        ]
 
 
 class Completed(NamedTuple):
@@ -100,7 +114,7 @@ def complete(
             with engine.on_current_weights():
                 found = engine.generate([each.tokens for each in asked], torch.tensor(positions), sampling)
             texts = judge.texts(found)
-            judged.append((texts, judge.of_texts(asked, texts)))
+            judged.append((texts, judge.sums(asked, texts)))
             session.reporter.goes_on()
         (greedy, rewards), (sampled, sampled_rewards) = judged
         for number, position in enumerate(positions):

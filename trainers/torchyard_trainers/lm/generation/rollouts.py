@@ -5,7 +5,7 @@ these steps, so no completion moves between ranks; only rewards do, since a grou
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -45,11 +45,19 @@ class Rollout(NamedTuple):
             return Rollout(*(None if each is None else each[:count] for each in self))
 
 
-Judge = Callable[[Sequence[Prompt], Completions], list[float]]
+class Judge(Protocol):
+    """Judges completions."""
+
+    def __call__(self, prompts: Sequence[Prompt], completions: Completions) -> Sequence[Sequence[float]]:
+        """Return the rewards of each completion: a list for each reward function."""
 
 
 class Collector:
-    """Makes the rollouts of one rank."""
+    """Makes the rollouts of one rank.
+
+    Attributes:
+        masked: the minibatches of the newest rollout without a token that counts, on any rank.
+    """
 
     def __init__(
         self,
@@ -73,6 +81,7 @@ class Collector:
         """
         self._settings, self._prompts, self._engine = settings, prompts, engine
         self._sampling, self._judge, self._pad = sampling, judge, pad
+        self.masked: frozenset[int] = frozenset()
 
     def collect(
         self, session: Session, number: int, *, score: Score | None, reference: Score | None
@@ -94,7 +103,8 @@ class Collector:
         found = self._generate(session, prompts, torch.tensor(completion_ids))
         if only_shapes():  # values are needed for what follows, but little memory
             return self._of_shapes(session, self._documents(prompts, found, world.device), score, reference), {}
-        rewards = torch.tensor(self._judge(prompts, found), dtype=torch.float64)
+        parts = torch.tensor(self._judge(prompts, found), dtype=torch.float64)  # [rewards, n]
+        rewards = torch.tensor([each.weight for each in settings.rewards], dtype=torch.float64) @ parts
         own = [position for position, counts in zip(positions, real, strict=True) if counts]
         keep = torch.tensor(real)
 
@@ -109,7 +119,14 @@ class Collector:
             "completionTokens": float(lengths.mean()),
             "truncatedFraction": 1 - float(stopped.mean()),
         }
+        if len(parts) > 1:
+            metrics |= {f"reward{number}": float(of_all(each).mean()) for number, each in enumerate(parts, 1)}
         made = self._documents(prompts, found, world.device)
+        if settings.mask_truncated:
+            cut = ~found.stopped.to(world.device)
+            made = made._replace(labels=made.labels.masked_fill(cut[:, None], IGNORE))
+            whole = stopped.view(settings.minibatches, -1).any(1).tolist()
+            self.masked = frozenset(number for number, each in enumerate(whole) if not each)
         acted = self._scored(session, score, made)
         frozen = self._scored(session, reference, made)
         known = None if frozen is None else frozen.log_probability
@@ -126,8 +143,8 @@ class Collector:
         counted = mask * torch.tensor(real, device=world.device)[:, None]
         sums = torch.stack([counted.sum(), (advantage * counted).sum(), (advantage.square() * counted).sum()]).double()
         count, first, second = world.total(sums).tolist()
-        mean = first / count
-        deviation = max(second / count - mean**2, 0.0) ** 0.5
+        mean = first / max(count, 1)
+        deviation = max(second / max(count, 1) - mean**2, 0.0) ** 0.5
         # Normalised over the rollout, all ranks together.
         advantage = ((advantage - mean) / (deviation + 1e-8)).masked_fill(~mask, 0)
         return made._replace(advantage=advantage, acted=acted.log_probability, reference=known, target=target), metrics

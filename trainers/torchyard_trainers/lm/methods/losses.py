@@ -30,7 +30,9 @@ def policy_loss(
     *,
     low: float,
     high: float,
-    per_sequence: bool = False,
+    level: str = "token",
+    ratio_level: str = "token",
+    longest: int = 0,
     reference: Tensor | None = None,
     kl_coefficient: float = 0.0,
     correction: Tensor | None = None,
@@ -45,7 +47,11 @@ def policy_loss(
         weights: [n], 1 for a completion and 0 for padding.
         low: the ratio is clipped at 1 - low.
         high: and at 1 + high.
-        per_sequence: every completion counts the same, not every token: a token of a long one counts less.
+        level: what counts the same: every `token` of the batch (DAPO, Yu 2025), or every completion (`sequence`), so
+            that a token of a long one counts less (GRPO, Shao 2024); `constant`: every token, and their sum is divided
+            by the most that completions could have (Dr. GRPO, Liu 2025).
+        ratio_level: `sequence`: the ratio is the geometric mean over the tokens of a completion (GSPO, Zheng 2025).
+        longest: the most tokens of a completion, for the level `constant`.
         reference: log-probabilities of a frozen model, [n, L].
         kl_coefficient: weight of the divergence from it.
         correction: of `importance_weights`, [n, L]; None: the tokens are samples of `acted`.
@@ -55,7 +61,13 @@ def policy_loss(
     assert weights.shape == mask.shape[:1], f"{tuple(weights.shape)}, {tuple(mask.shape)}"
     # Padding has any log-probability; zeros there keep overflows out of the sums.
     new, old = log_probability.masked_fill(~mask, 0), acted.masked_fill(~mask, 0)
-    policy = clipped_loss(new, old, advantage.masked_fill(~mask, 0), low=low, high=high)
+    gain, size = advantage.masked_fill(~mask, 0), mask.sum(1, keepdim=True).clamp(min=1)
+    if ratio_level == "sequence":
+        ratio = ((new - old).sum(1, keepdim=True) / size).expand_as(new)
+        policy = clipped_loss(ratio, torch.zeros_like(new), gain, low=low, high=high)
+        policy = policy._replace(approx_kl=low_variance_kl((new - old).detach()))
+    else:
+        policy = clipped_loss(new, old, gain, low=low, high=high)
     loss = policy.loss
     if correction is not None:
         same_shape(log_probability, correction)
@@ -69,9 +81,10 @@ def policy_loss(
     counted = mask * weights[:, None]
     tokens = counted.sum()
     statistics = {name: (values * counted).sum() for name, values in named.items()}
-    if per_sequence:
-        share = counted / mask.sum(1, keepdim=True).clamp(min=1)
-        return PolicyLoss((loss * share).sum(), weights.sum(), tokens, statistics)
+    if level == "sequence":
+        return PolicyLoss((loss * counted / size).sum(), weights.sum(), tokens, statistics)
+    if level == "constant":
+        return PolicyLoss((loss * counted).sum(), weights.sum() * longest, tokens, statistics)
     return PolicyLoss((loss * counted).sum(), tokens, tokens, statistics)
 
 

@@ -92,7 +92,9 @@ class Reinforcement:
             batch.weights,
             low=settings.clip,
             high=settings.clip_high,
-            per_sequence=settings.loss_level == "sequence",
+            level=settings.loss_level,
+            ratio_level=settings.ratio_level,
+            longest=settings.max_new_tokens,
             reference=own.reference if settings.method == "grpo" else None,
             kl_coefficient=settings.kl_coefficient,
             correction=correction,
@@ -113,7 +115,9 @@ class Reinforcement:
         lengths = (mask | (own.tokens != self._prompts.pad)).sum(1) + 1
         means: dict[str, Tensor | Mean] = {name: Mean(total, policy.tokens) for name, total in statistics.items()}
         means["tokens"] = Mean((lengths * batch.weights).sum(), documents)
-        return LossOutput(loss, means, policy.count)
+        # Where nothing is left to learn, the mean is that of no loss at all.
+        empty = self._collector is not None and index % settings.minibatches in self._collector.masked
+        return LossOutput(loss, means, documents if empty else policy.count)
 
     def finished(self, step: int) -> None:
         """Drop the rollout after its last step; `step` steps of this method are finished."""
