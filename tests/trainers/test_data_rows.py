@@ -1,6 +1,7 @@
 """Records of files: JSON lines, Parquet and tokens, on this machine and behind a URL."""
 
 import datetime as dt
+import gzip
 import json
 import multiprocessing
 import os
@@ -114,14 +115,13 @@ KINDS = ("jsonl", "parquet", "npy", "bin")
     [
         ("missing.jsonl", None, "missing.jsonl: No such file or directory; check the path"),
         ("empty.jsonl", b" \n", "the file has no records"),
-        (
-            "text.csv",
-            b"a,b\n",
-            "ends with .jsonl, .parquet, .bin or .npy; convert it: pandas.read_csv(PATH).to_parquet",
-        ),
-        ("data-00000-of-00001.arrow", b"ARROW1", "convert it: datasets.load_from_disk(FOLDER).to_parquet"),
-        ("all.json", b'[{"text": "a"}]', "it begins with a JSON array; write one object a line"),
-        ("train.jsonl.gz", b"..", "decompress it, or use Parquet"),
+        ("text.csv", b"a,b\n", "the file has no records"),
+        ("book.xlsx", b"PK", "ends with .jsonl, .json, .csv, .txt, .parquet, .arrow, .bin or .npy; convert it: pandas"),
+        ("data-00000-of-00001.arrow", b"ARROW1", "not an Arrow file"),
+        ("all.json", b'[{"text": "a"}, {', "all.json, behind record 1: not a JSON array of records"),
+        ("more.json", b'[{"text": "a"}] {}', "behind record 1: not a JSON array of records: something follows the arr"),
+        ("train.jsonl.gz", b"..", "cannot be decompressed: Not a gzipped file"),
+        ("half.csv.gz", gzip.compress(b"a,b\n" * 99)[:-9], "cannot be decompressed: Compressed file ended before"),
         ("broken.parquet", b"PAR1", "not a Parquet file"),
         (
             "zipped.jsonl",
@@ -129,7 +129,11 @@ KINDS = ("jsonl", "parquet", "npy", "bin")
             "the content is compressed, and cannot be read in any order; decompress it",
         ),
         ("wide.jsonl", "{}\n{}".encode("utf-16"), "the text is UTF-16; convert it to UTF-8"),
-        ("array.jsonl", b"\xef\xbb\xbf [\n{},\n{}]", "it begins with a JSON array; write one object a line"),
+        (
+            "array.jsonl",
+            b"\xef\xbb\xbf [\n{},\n{}]",
+            "it begins with a JSON array; write one object a line, or let its",
+        ),
         ("old.jsonl", b"{}\r{}\r", "lines end with a carriage return alone"),
         ("few.bin", b"1234", "2 tokens, but a window needs 9"),
         ("odd.bin", b"12345", "5 bytes are no whole number of uint16"),
@@ -228,8 +232,11 @@ def test_a_folder_is_the_files_in_it_or_names_what_to_do(tmp_path):
     with pytest.raises(DataError, match=r"name the files below it, such as .*snapshot/data/\*\.jsonl"):
         open_rows([str(data.parent)])
     (saved / "data-00000-of-00001.arrow").touch()
-    with pytest.raises(DataError, match=r"saved: the folder has no files that end with .*: datasets.load_from_disk\("):
+    with pytest.raises(DataError, match=r"saved: the folder has no files that end with .*/saved/train/\*\.arrow"):
         open_rows([str(saved.parent)])
+    (data / "b.csv").touch()
+    with pytest.raises(DataError, match=r"files of several kinds \(a.jsonl, b.csv\), which may hold the same records"):
+        open_rows([str(data)])
 
 
 SPLITS = ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001", "data/validation/0")

@@ -34,10 +34,8 @@ class JsonLines:
         Raises:
             DataError: the file cannot be read, has no record, or has one of more than `LONGEST_LINE` bytes.
         """
-        if file.name.endswith((".gz", ".zst", ".bz2", ".xz")):
-            raise DataError(f"{file.url}: compressed lines cannot be read in any order; decompress it, or use Parquet")
         self._file = file
-        _check_kind(file)
+        check_kind(file)
         self._offsets, self._lines, self._stride, self._length = _index(file)
         if not self._length:
             raise DataError(f"{file.url}: the file has no records")
@@ -58,12 +56,14 @@ class JsonLines:
         except ValueError as error:
             raise DataError(f"{self.where(index)}: cannot be read as JSON: {error}") from None
         if not isinstance(found, dict):
-            raise DataError(
-                f"{self.where(index)}: expected a JSON object, found {type(found).__name__}; write one object a line"
-            )
+            raise DataError(f"{self.where(index)}: {self._other(found)}")
         if _SURROGATE.search(line):
             self._check_text(found, index)
         return found
+
+    def _other(self, found: Any) -> str:
+        """Return what is wrong with a line that holds another value than an object."""
+        return f"expected a JSON object, found {type(found).__name__}; write one object a line"
 
     def _check_text(self, row: Row, index: int) -> None:
         """Check that escapes are characters: no tokenizer reads half of a pair."""
@@ -88,8 +88,12 @@ class JsonLines:
         return next(islice(((number, line) for number, line in lines if line.strip()), rest, None))
 
 
-def _check_kind(file: File) -> None:
-    """Check by its beginning that a file holds lines of JSON.
+def check_kind(file: File, *, array: bool = False) -> None:
+    """Check by its beginning that a file holds lines of JSON, or text of another kind.
+
+    Args:
+        file: to check.
+        array: whether it may begin with a bracket.
 
     Raises:
         DataError: it is another kind of file.
@@ -97,15 +101,25 @@ def _check_kind(file: File) -> None:
     head = file.read(0, HEAD)
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if head.startswith((b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ")):
-        raise DataError(f"{file.url}: the content is compressed, and cannot be read in any order; decompress it")
+        raise DataError(
+            f"{file.url}: the content is compressed, and cannot be read in any order; decompress it, or let the name "
+            "of a gzip file end with .gz"
+        )
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{file.url}: the text is UTF-16; convert it to UTF-8")
-    if text.startswith(b"["):
-        raise DataError(f"{file.url}: it begins with a JSON array; write one object a line, for example by jq -c '.[]'")
+    if text.startswith(b"[") and not array:
+        raise DataError(
+            f"{file.url}: it begins with a JSON array; write one object a line, or let its name end in .json"
+        )
     if other := other_than_file(head):
         raise DataError(f"{file.url} {other}")
     if b"\n" not in head and b"\r{" in text:
         raise DataError(f"{file.url}: lines end with a carriage return alone; end them with a line feed")
+
+
+def begins_array(file: File) -> bool:
+    """Return whether the first character of a file is a bracket: the file is one JSON array."""
+    return file.read(0, HEAD).removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"[")
 
 
 def _index(file: File) -> tuple["array[int]", "array[int]", int, int]:

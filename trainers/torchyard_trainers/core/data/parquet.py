@@ -115,7 +115,7 @@ class Parquet:
             try:
                 file = self._opened()
                 table = decoded(file, self._file.size, self._columns, [number], self._file.url)
-                self._kept[number] = _in_microseconds(table)
+                self._kept[number] = in_microseconds(table)
             except (ArrowException, OSError) as error:
                 what = " ".join(str(error).split())
                 if isinstance(error, OSError) and (self._file.is_remote or error.errno is not None):
@@ -142,7 +142,7 @@ class Parquet:
             raise DataError(f"{self._file.url}: not a Parquet file: {error}; copy it again") from error
 
 
-def _in_microseconds(table: Any) -> Any:
+def in_microseconds(table: Any) -> Any:
     """Return a table whose times have microseconds, as Python's have; those that pandas writes have nanoseconds."""
     from pyarrow import duration, time64, timestamp, types
 

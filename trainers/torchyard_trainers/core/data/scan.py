@@ -3,7 +3,6 @@
 import fcntl
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
+from torchyard_trainers.core.data.cache import own_folder
 from torchyard_trainers.core.data.mixture import leaves, spread
 from torchyard_trainers.core.data.rows import BadRecordError, Row, Rows, TooLongError, digest_of
 from torchyard_trainers.core.data.sockets import use_short_paths
@@ -97,7 +97,7 @@ def scan(
     Raises:
         DataError: records cannot be used, and bad ones are not skipped; naming the first ones.
     """
-    folder = cache or _own_folder()
+    folder = cache or own_folder()
     folder.mkdir(parents=True, exist_ok=True)
     files = {digest_of(each.fingerprint, encoding, str(len(each))): each for each in leaves(rows)}
     found: dict[str, Scan] = {}
@@ -250,16 +250,3 @@ def _store(path: Path, found: Scan) -> None:
     sizes = np.stack([found.lengths, found.lost]).astype("<u4").tobytes()
     part.write_bytes(json.dumps(found.problems).encode() + b"\n" + sizes)
     part.replace(path)
-
-
-def _own_folder() -> Path:
-    """Return a folder for temporary files that only this user can write.
-
-    Raises:
-        DataError: another user made it.
-    """
-    folder = Path(tempfile.gettempdir()) / f"torchyard-data-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    if folder.lstat().st_uid != os.getuid() or folder.is_symlink():
-        raise DataError(f"{folder} belongs to another user; remove it, or set TMPDIR")
-    return folder

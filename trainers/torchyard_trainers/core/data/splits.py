@@ -71,5 +71,27 @@ def of_split(paths: Sequence[str], split: str | None, url: str) -> list[str]:
     return chosen
 
 
+def chosen_split(names: Sequence[str], split: str | None, url: str) -> str:
+    """Return the one of several named splits that a job means: by its name, or by another word for it (`val`, `dev`).
+
+    Raises:
+        DataError: there are several and none is chosen, or not the chosen one.
+    """
+    if split is None:
+        if len(names) == 1:
+            return names[0]
+        raise DataError(
+            f"{url}: has the splits {_listed(names)}, and training on all of them leaves nothing that the model has "
+            "not seen; choose one with split (and validationSplit)"
+        )
+    wanted = _WORDS.get(split.lower(), split.lower())
+    found = [name for name in names if name == split] or [
+        name for name in names if wanted in (name.lower(), _WORDS.get(name.lower()))
+    ]
+    if len(found) != 1:
+        raise DataError(f"{url}: has no split {split!r}; it has {_listed(names)}")
+    return found[0]
+
+
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted({name or "(no split)" for name in names}))
