@@ -68,6 +68,12 @@ async def test_a_status_of_another_version_is_kept_but_for_what_stalls_the_job()
     assert status["lastUpdateTime"]
 
 
+async def test_the_status_of_a_job_of_another_controller_is_left_alone():
+    server = Server(spec=SPEC | {"managedBy": "kueue.x-k8s.io/multikueue"}, status=STATUS)
+    assert await told(server) == STATUS
+    assert server.writes == 0
+
+
 @pytest.mark.parametrize("status", ["x", {"conditions": ["x", {}, 3]}, {"conditions": "x"}])
 async def test_a_status_that_is_not_an_object_stops_no_other_job(status):
     told_of = await told(Server(spec=SPEC, status=status))

@@ -168,11 +168,6 @@ def test_the_cluster_may_give_out_the_user_itself():
     assert spec["securityContext"] == {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
 
 
-def test_gates_of_a_gang_scheduler_are_on_every_pod():
-    gated = msgspec.structs.replace(SITE, scheduling_gates=("example.com/gang",))
-    assert built(gated)["spec"]["schedulingGates"] == [{"name": "example.com/gang"}]
-
-
 def test_labels_and_annotations_of_a_job_are_on_its_pods_and_replace_none_of_ours():
     added = {"podLabels": {"team": "vision", names.JOB_UID: "x"}, "podAnnotations": {"a.example/b": "c"}}
     metadata, plain = built(script="1", **added)["metadata"], built(script="1")["metadata"]

@@ -5,9 +5,12 @@ from msgspec.structs import replace
 from tests.support.reconcile.world import World
 
 from torchyard.api.reasons import Reason
+from torchyard.api.spec import OPERATOR
 from torchyard.api.spec_placement import Scheduling
+from torchyard.api.status import State
+from torchyard.api.values import Duration, Time
 from torchyard.reconcile import scheduling
-from torchyard.reconcile.actions import CreatePod, WriteStatus
+from torchyard.reconcile.actions import CreatePod, Plan, WriteStatus
 from torchyard.reconcile.observed import Refusal
 from torchyard.reconcile.plan import plan
 from torchyard.schedulers.kueue import LOCAL_QUEUE, Kueue
@@ -56,6 +59,25 @@ class Permits:
         return (
             PatchObject(kind=there.kind, name=there.name, uid=there.uid, patch=patch, why=why, subresource="status"),
         )
+
+
+@pytest.mark.parametrize("event", ["new", "running elsewhere", "deleted", "over"])
+def test_a_job_of_another_controller_gets_neither_pods_nor_a_status(event):
+    made = World(2, managed_by="kueue.x-k8s.io/multikueue", ttl_after_finished=Duration("1s"))
+    assert made.job is not None
+    states = {"running elsewhere": State.RUNNING, "over": State.SUCCEEDED}
+    made.job = replace(made.job, status=replace(made.status, state=states.get(event, State.NEW)))
+    if event == "deleted":
+        metadata = replace(made.job.metadata, deletion_timestamp=Time.of(made.now), finalizers=["example.com/x"])
+        made.job = replace(made.job, metadata=metadata)
+    made.now += 3600
+    assert plan(made.view()) == Plan()
+
+
+def test_a_job_may_name_this_operator_as_its_controller():
+    made = World(2, managed_by=OPERATOR)
+    made.to_running()
+    assert made.status.state == "Running"
 
 
 def world(scheduler, **spec):

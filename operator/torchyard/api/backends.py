@@ -22,6 +22,7 @@ ONLY: dict[str, Backend] = {
     "resources": "cluster",
     "checkpoint.volume": "cluster",
     "scheduling": "cluster",
+    "managedBy": "cluster",
     "podLabels": "cluster",
     "podAnnotations": "cluster",
     "serviceAccountName": "cluster",
@@ -44,7 +45,8 @@ def ignored(spec: TrainingJobSpec, backend: Backend) -> tuple[str, ...]:
 
 def on_this_machine(job: TrainingJob) -> TrainingJob:
     """Return the job as this machine runs it: every gang here has an agent, and a run that is started runs."""
-    return replace(job, spec=replace(job.spec, launcher=replace(job.spec.launcher, kind="agent"), suspend=False))
+    launcher = replace(job.spec.launcher, kind="agent")
+    return replace(job, spec=replace(job.spec, launcher=launcher, suspend=False, managed_by=None))
 
 
 def _get(document: Mapping[str, Any] | None, field: str) -> Any:

@@ -27,6 +27,7 @@ from torchyard.api.values import (
     TEXT_PATTERN,
     AnnotationValue,
     Argument,
+    ControllerName,
     Duration,
     LabelValue,
     Model,
@@ -36,6 +37,7 @@ from torchyard.api.values import (
     doc,
 )
 
+OPERATOR = "torchyard.dev/operator"
 MAX_SCRIPT_BYTES = MAX_TEXTS = 60 * 1024
 
 
@@ -116,6 +118,13 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         doc("Delete the job this long after it has ended; absent: keep it. The next run or ps deletes local runs."),
     ] = None
     grace_period: Annotated[Duration, doc("Time that pods have to save and stop.")] = Duration.default("60s")
+    managed_by: Annotated[
+        ControllerName | None,
+        doc(
+            f"Controller that runs the job; absent or {OPERATOR}: this operator. A job of another one, for instance "
+            "kueue.x-k8s.io/multikueue, gets neither pods nor a status from this operator."
+        ),
+    ] = None
     scheduling: Annotated[Scheduling, doc("Queue, gang scheduler and placement.")] = field(default_factory=Scheduling)
     metrics: Annotated[Metrics, doc("Metrics of scripts that write no report.")] = field(default_factory=Metrics)
     preflight: Annotated[Preflight | None, doc("Checks before the first round.")] = None
@@ -149,3 +158,8 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
     def fewest_nodes(self) -> int:
         """The fewest nodes with which a round may open."""
         return self.nodes if self.elastic is None else min(self.elastic.min_nodes, self.nodes)
+
+    @property
+    def is_delegated(self) -> bool:
+        """Whether another controller runs the job: this operator neither creates pods nor writes a status."""
+        return self.managed_by not in {None, OPERATOR}

@@ -278,6 +278,7 @@ DNS_LABEL_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 SUBDOMAIN_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 _LABEL_KEY = rf"({SUBDOMAIN_PATTERN[1:-1]}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?"
 LABEL_KEY_PATTERN = f"^{_LABEL_KEY}$"
+CONTROLLER_PATTERN = f"^{SUBDOMAIN_PATTERN[1:-1]}/[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?$"
 LABEL_VALUE_PATTERN = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 TAINT_KEY_PATTERN = f"^({_LABEL_KEY})?$"
 MODULE_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$"
@@ -299,6 +300,7 @@ ObjectName = Annotated[str, Meta(pattern=DNS_LABEL_PATTERN, min_length=1, max_le
 # What the cluster allows as name of a ConfigMap, a Secret, a claim, a service account, a class.
 Reference = Annotated[str, Meta(pattern=SUBDOMAIN_PATTERN, min_length=1, max_length=253)]
 LabelKey = Annotated[str, Meta(pattern=LABEL_KEY_PATTERN, min_length=1, max_length=253)]
+ControllerName = Annotated[str, Meta(pattern=CONTROLLER_PATTERN, min_length=1, max_length=63)]
 EnvName = Annotated[str, Meta(pattern=ENV_NAME_PATTERN, min_length=1, max_length=256)]
 AbsolutePath = Annotated[str, Meta(pattern=ABSOLUTE_PATH_PATTERN, max_length=1024)]
 ComputeCapability = Annotated[str, Meta(pattern=COMPUTE_CAPABILITY_PATTERN, max_length=4)]
@@ -321,6 +323,7 @@ FORMS = {
         "use lower-case letters, digits, '-' and '.', no sign first or last",
     ),
     LABEL_KEY_PATTERN: ("a label key", "write it like topology.kubernetes.io/zone"),
+    CONTROLLER_PATTERN: ("the name of a controller", "write it like kueue.x-k8s.io/multikueue"),
     LABEL_VALUE_PATTERN: ("a label value", "use letters, digits, '-', '_' and '.', letters or digits first and last"),
     TAINT_KEY_PATTERN: ("a taint key", "write it like nvidia.com/gpu"),
     MODULE_PATTERN: ("a Python module", "write it like package.module"),

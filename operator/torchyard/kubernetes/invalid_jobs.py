@@ -52,7 +52,7 @@ class InvalidJobs:
 
     async def _report_invalid(self, key: Key) -> None:
         job = self._jobs.find(key)
-        if not isinstance(job, InvalidJob) or job.metadata.deletion_timestamp is not None:
+        if not isinstance(job, InvalidJob) or job.is_delegated or job.metadata.deletion_timestamp is not None:
             return
         now = self._clock()
         status = stalled(job.status, now, generation=job.metadata.generation, evidence=job.problem, reason=job.reason)

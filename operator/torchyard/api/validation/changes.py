@@ -43,6 +43,7 @@ FIXED: tuple[Fixed, ...] = (
     Fixed("trainer.mode", unless_suspended=False),
     Fixed("command", unless_suspended=False),
     Fixed("script", unless_suspended=False),
+    Fixed("managedBy", unless_suspended=False),
     # CEL sees no fields below one that keeps unknown fields; the trainer's own fingerprint check stands behind this.
     Fixed("trainer.params", unless_suspended=True, in_cel=False),
     Fixed("nodes", unless_suspended=True, unless_elastic=True),
@@ -95,7 +96,9 @@ FIXED: tuple[Fixed, ...] = (
     ),
 )
 # The number of pods and their queue do not change what each of them runs: a gang grows and shrinks by pods.
-NOT_OF_A_POD = frozenset({"nodes", "elastic", "spares", "scheduling.queue", "scheduling.workloadPriorityClass"})
+NOT_OF_A_POD = frozenset(
+    {"nodes", "managedBy", "elastic", "spares", "scheduling.queue", "scheduling.workloadPriorityClass"}
+)
 # May change at any time; every other field of this version is fixed.
 FREE = (
     "restart",

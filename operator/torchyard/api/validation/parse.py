@@ -21,7 +21,7 @@ from torchyard.api.names import OF_TRIALS
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob, plain, read_job, read_status
 from torchyard.api.schema import spec_schema
-from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec import OPERATOR, TrainingJobSpec
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.validation.problems import shown
 from torchyard.api.validation.rules import GAPS, WHAT, Rule
@@ -47,6 +47,8 @@ class InvalidJob(Struct, frozen=True, kw_only=True):
     problem: str
     """Field, value and fix, in one sentence."""
     reason: Reason = Reason.INVALID_SPEC
+    is_delegated: bool = False
+    """Whether another controller runs the job: its status is not ours."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -73,11 +75,11 @@ def parse_job(
         job = read_job({**document, "metadata": {"name": metadata.name}})
     except (ValueError, RecursionError) as error:
         reason = Reason.UNREADABLE_STATUS if "`$.status" in str(error) else Reason.INVALID_SPEC
-        return _invalid(metadata, _status(document), _problem(error), reason)
+        return _invalid(document, metadata, _status(document), _problem(error), reason)
     fault = next(broken_rules(job.spec), None)
     if fault is not None:
         path, what, fix = fault
-        return _invalid(metadata, job.status, f"{path}: {what}: {fix}" if fix else f"{path}: {what}")
+        return _invalid(document, metadata, job.status, f"{path}: {what}: {fix}" if fix else f"{path}: {what}")
     return msgspec.structs.replace(job, metadata=metadata)
 
 
@@ -154,9 +156,21 @@ def _status(document: Mapping[str, Any]) -> TrainingJobStatus:
 
 
 def _invalid(
-    metadata: ObjectMeta, status: TrainingJobStatus, problem: str, reason: Reason = Reason.INVALID_SPEC
+    document: Mapping[str, Any],
+    metadata: ObjectMeta,
+    status: TrainingJobStatus,
+    problem: str,
+    reason: Reason = Reason.INVALID_SPEC,
 ) -> InvalidJob:
-    return InvalidJob(metadata=metadata, status=status, problem=problem[:MAX_PROBLEM], reason=reason)
+    spec = document.get("spec")
+    controller = spec.get("managedBy") if isinstance(spec, Mapping) else None
+    return InvalidJob(
+        metadata=metadata,
+        status=status,
+        problem=problem[:MAX_PROBLEM],
+        reason=reason,
+        is_delegated=controller not in (None, OPERATOR),
+    )
 
 
 def broken_rules(spec: TrainingJobSpec, faulty: Collection[str] = ()) -> Iterator[Fault]:

@@ -81,5 +81,3 @@ class Site(Struct, frozen=True, kw_only=True):
     """Size of /dev/shm if the job names neither it nor memory; empty: no limit."""
     network_peers: tuple[dict[str, Any], ...] | None = None
     """NetworkPolicy peers that may reach the pods of a job beside its own pods; None: no NetworkPolicy is created."""
-    scheduling_gates: tuple[str, ...] = ()
-    """Gates that a gang scheduler removes when all pods of the gang fit."""

@@ -48,7 +48,6 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -
         "subdomain": names.gang_service(job.metadata.name) if plain else "",
         "serviceAccountName": spec.service_account_name,
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
-        "schedulingGates": [{"name": name} for name in site.scheduling_gates],
         "affinity": affinity(job, action.avoid),
         "priorityClassName": spec.scheduling.priority_class,
         "nodeSelector": dict(spec.scheduling.node_selector),
