@@ -72,7 +72,7 @@
 {{- end }}
 {{- if .Values.schedulers.kueue }}
 - apiGroups: [kueue.x-k8s.io]
-  resources: [resourceflavors, workloadpriorityclasses]
+  resources: [resourceflavors, topologies, workloadpriorityclasses]
   verbs: [list, watch]
 - apiGroups: [scheduling.k8s.io]
   resources: [priorityclasses]

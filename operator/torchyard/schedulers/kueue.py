@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from torchyard.api.reasons import Reason
 from torchyard.api.values import Time
+from torchyard.schedulers import kueue_topology
 from torchyard.schedulers.protocol import (
     Admission,
     Change,
@@ -56,6 +57,7 @@ SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = (
     (re.compile(r"Queue \S+ (doesn't exist|not found|is terminating or missing)"), Reason.QUEUE_NOT_FOUND),
     (re.compile(r"Queue \S+ is (stopped|inactive)"), Reason.QUEUE_STOPPED),
     (re.compile(r"insufficient unused quota|no longer fits|reempt"), Reason.WAITING_FOR_QUOTA),
+    (re.compile(r"allow(s)? to fit|TopologyAwareScheduling|no topology domains"), Reason.TOPOLOGY_NOT_MET),
     (re.compile(r"maximum capacity"), Reason.EXCEEDS_MAX_QUOTA),
     (re.compile(r"flavor \S+ not found"), Reason.FLAVOR_NOT_FOUND),
     (re.compile(r"resource \S+ unavailable in ClusterQueue|namespace doesn't match"), Reason.QUEUE_MISCONFIGURED),
@@ -69,7 +71,8 @@ class Kueue(Struct, frozen=True):
     name: ClassVar[str] = "kueue"
     kinds: ClassVar[tuple[Kind, ...]] = (WORKLOAD,)
     sources: ClassVar[tuple[Source, ...]] = (
-        Source(FLAVOR, ("metadata.name", "spec.nodeLabels", "spec.tolerations")),
+        Source(FLAVOR, ("metadata.name", "spec.nodeLabels", "spec.tolerations", "spec.topologyName")),
+        Source(kueue_topology.TOPOLOGY, ("metadata.name", "spec.levels"), optional=True),
         Source(WORKLOAD_PRIORITY, ("metadata.name", "value")),
         Source(POD_PRIORITY, ("metadata.name", "value")),
         Source(LOCAL_QUEUE, ("metadata.name",)),
@@ -80,7 +83,7 @@ class Kueue(Struct, frozen=True):
         Right(GROUP, LOCAL_QUEUE.plural, ("list", "watch")),
         *(
             Right(each.group, each.plural, ("list", "watch"), everywhere=True)
-            for each in (FLAVOR, WORKLOAD_PRIORITY, POD_PRIORITY)
+            for each in (FLAVOR, kueue_topology.TOPOLOGY, WORKLOAD_PRIORITY, POD_PRIORITY)
         ),
     )
     places_together: ClassVar[bool] = False
@@ -120,11 +123,15 @@ class Kueue(Struct, frozen=True):
         ):
             selector |= labels or {}
         tolerations = [each for source in (*flavors, *updates) for each in source.get("tolerations") or ()]
+        topology = kueue_topology.pods(gang, there, POD_SET)
         return PodChanges(
-            labels={key: value for each in updates for key, value in (each.get("labels") or {}).items()},
-            annotations={key: value for each in updates for key, value in (each.get("annotations") or {}).items()},
+            labels={key: value for each in updates for key, value in (each.get("labels") or {}).items()}
+            | topology.labels,
+            annotations={key: value for each in updates for key, value in (each.get("annotations") or {}).items()}
+            | topology.annotations,
             node_selector=selector,
             tolerations=tuple(tolerations),
+            spec=topology.spec,
         )
 
     def give_back(self, gang: Gang, why: GivesBack) -> tuple[Change, ...]:
@@ -155,6 +162,8 @@ class Kueue(Struct, frozen=True):
 def _spec(gang: Gang) -> Manifest:
     scheduling = gang.job.spec.scheduling
     pod_set = {"name": POD_SET, "count": gang.job.spec.nodes + gang.job.spec.spares, "template": gang.request.template}
+    if topology := kueue_topology.requested(gang, _flavors(gang).values()):
+        pod_set["topologyRequest"] = topology
     spec: Manifest = {"queueName": scheduling.queue, "podSets": [pod_set]}
     priority = _priority(gang)
     if isinstance(priority, int):

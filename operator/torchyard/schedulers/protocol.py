@@ -57,11 +57,13 @@ class Source(Struct, frozen=True):
     """Objects of the cluster that a scheduler reads and that belong to no job, for instance nodes.
 
     `fields`: paths of what is kept of each; other fields change too often and are large. Of a namespaced kind, a
-    scheduler reads those in the namespace of the job.
+    scheduler reads those in the namespace of the job. `optional`: the scheduler works where the API server does not
+    serve the kind.
     """
 
     kind: Kind
     fields: tuple[str, ...]
+    optional: bool = False
 
 
 class GangObject(Struct, frozen=True, kw_only=True):

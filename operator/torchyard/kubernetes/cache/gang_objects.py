@@ -68,6 +68,7 @@ class GangObjects:
         self._namespaces = tuple(namespaces) or ("",)
         self._informers: dict[Kind, dict[str, Informer[dict[str, Any], ObjectRecord]]] = {}
         self._tasks: dict[Kind, list[asyncio.Task[None]]] = {}
+        self._absent: dict[str, set[Kind]] = {}  # by name of the scheduler: kinds of sources that are not served
         self._jobs: dict[str, dict[str, GangObject]] = {}  # by job uid, by uid of the object
         if not self.schedulers:
             self.discovered.set()
@@ -95,12 +96,12 @@ class GangObjects:
     def known(self, scheduler: Scheduler) -> bool:
         """Return whether the objects of a scheduler, and those that it reads, have been listed."""
         kind = self.served.get(scheduler.name)
-        kinds = [*([kind] if kind is not None else []), *(source.kind for source in scheduler.sources)]
+        kinds = [*([kind] if kind is not None else []), *(source.kind for source in self._sources_of(scheduler))]
         return all(each in self._informers and self._synced(each) for each in kinds)
 
     def sources(self, scheduler: Scheduler, namespace: str) -> Mapping[str, tuple[GangObject, ...]]:
         """Return the objects of the cluster and of a namespace that a scheduler reads, by the plural of their kind."""
-        return {source.kind.plural: self._all(source.kind, namespace) for source in scheduler.sources}
+        return {source.kind.plural: self._all(source.kind, namespace) for source in self._sources_of(scheduler)}
 
     def queues(self, namespace: str) -> Mapping[str, frozenset[str]]:
         """Return the names of the queues that jobs of a namespace may name, by scheduler, as far as they are listed."""
@@ -143,7 +144,9 @@ class GangObjects:
             kind = next((each for each in scheduler.kinds if each.plural in served[_root(each)]), None)
             if kind is not None:
                 self.served[scheduler.name] = kind
-                for source in scheduler.sources:
+                absent = {each.kind for each in scheduler.sources if each.kind.plural not in served[_root(each.kind)]}
+                self._absent[scheduler.name] = absent
+                for source in self._sources_of(scheduler):
                     sources.setdefault(source.kind, []).append((scheduler.name, source))
         for kind in set(self.served.values()) - self._informers.keys():
             paths = {name: kind.path(name) for name in self._namespaces}
@@ -159,9 +162,14 @@ class GangObjects:
             self._abandon(kind)
         self.discovered.set()
 
+    def _sources_of(self, scheduler: Scheduler) -> list[Source]:
+        """Return the sources of a scheduler, without optional ones that are not served."""
+        absent = self._absent.get(scheduler.name, set())
+        return [each for each in scheduler.sources if not (each.optional and each.kind in absent)]
+
     async def _announce(self, scheduler: Scheduler) -> None:
         """Report a scheduler as usable once its objects are listed: no event of an object may ever come."""
-        kinds = {self.served[scheduler.name], *(source.kind for source in scheduler.sources)}
+        kinds = {self.served[scheduler.name], *(source.kind for source in self._sources_of(scheduler))}
         for informer in [each for kind in kinds for each in self._informers.get(kind, {}).values()]:
             await informer.synced.wait()
         self._source_changed(scheduler.name)
