@@ -7,7 +7,8 @@ import pytest
 from tests.support.charts import NAMESPACE, ROOT, needs_helm, one, rendered
 
 from torchyard.cli.commands.cluster_checks import OPERATORS
-from torchyard.schedulers.backends import BACKENDS, switched_on
+from torchyard.schedulers.kueue import Kueue
+from torchyard.schedulers.backends import BACKENDS, OPTIONS, switched_on
 
 pytestmark = needs_helm
 
@@ -71,6 +72,10 @@ def test_doctor_asks_for_rights_that_the_chart_gives():
     assert asked <= everywhere
 
 
+def operator_arguments(documents):
+    return one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
 def operators(documents):
     """The rights of the operator: cluster-wide, in its own namespace, in the namespaces of jobs."""
     everywhere = rights(one(documents, "ClusterRole", "torchyard"))
@@ -132,11 +137,23 @@ def test_a_scheduler_adds_its_rights_only_where_it_is_on(names):
     documents = rendered(values)
     everywhere, at_home, elsewhere = operators(documents)
     assert (everywhere, at_home, elsewhere) == (ALLOWED_EVERYWHERE | wanted, ALLOWED_AT_HOME, {})
-    args = one(documents, "Deployment")["spec"]["template"]["spec"]["containers"][0]["args"]
+    args = operator_arguments(documents)
     given = [arg.partition("=")[2].split(",") for arg in args if arg.startswith("--schedulers=")]
     assert [[each.partition("=")[0] for each in named] for named in given] == ([list(names)] if names else [])
     for named in given:
         switched_on(named)
+
+
+@pytest.mark.parametrize("names", [("kueue",), tuple(BACKENDS)], ids="+".join)
+def test_the_priority_boost_adds_one_right_and_needs_kueue(names):
+    boost = {"kueue": {"priorityBoost": True}}
+    without, _, _ = operators(rendered({"schedulers": dict.fromkeys(names, True)}))
+    documents = rendered({"schedulers": dict.fromkeys(names, True), **boost})
+    assert operators(documents)[0] - without == {("kueue.x-k8s.io", "workloads", "patch")}
+    (given,) = (arg for arg in operator_arguments(documents) if arg.startswith("--schedulers="))
+    assert switched_on(given.partition("=")[2].split(","))[0] == Kueue(priority_boost=True)
+    with pytest.raises(ValueError, match="set schedulers.kueue to true"):
+        rendered({"schedulers": {name: name != "kueue" for name in names}, **boost})
 
 
 def test_rights_of_schedulers_on_namespaces_stay_in_the_watched_ones():
@@ -188,13 +205,13 @@ def test_every_right_of_a_scheduler_is_in_the_documentation():
     rows = {
         (name, resource, verb)
         for name, resource, verbs in re.findall(
-            r"^\| `(\w+)` \| `([^`]+)` \| ((?:`[a-z]+`(?:, )?)+) \|", text, re.MULTILINE
+            r"^\| `([\w.]+)` \| `([^`]+)` \| ((?:`[a-z]+`(?:, )?)+) \|", text, re.MULTILINE
         )
         for verb in re.findall(r"`([a-z]+)`", verbs)
     }
     assert rows == {
         (name, f"{right.resource}.{right.group}".rstrip("."), verb)
-        for name, scheduler in BACKENDS.items()
-        for right in scheduler.rights
+        for name, granted in {**{name: each.rights for name, each in BACKENDS.items()}, **OPTIONS}.items()
+        for right in granted
         for verb in right.verbs
     }

@@ -34,6 +34,11 @@
 - apiGroups: [kueue.x-k8s.io]
   resources: [localqueues]
   verbs: [list, watch]
+{{- if $.Values.kueue.priorityBoost }}
+- apiGroups: [kueue.x-k8s.io]
+  resources: [workloads]
+  verbs: [patch]
+{{- end }}
 {{- end }}
 {{- if .native }}
 - apiGroups: [scheduling.k8s.io]
@@ -102,7 +107,9 @@
 {{- define "torchyard.schedulers" -}}
 {{- $names := .Values.schedulers.names }}
 {{- $on := list }}
-{{- if .Values.schedulers.kueue }}{{ $on = append $on "kueue" }}{{ end }}
+{{- $boost := .Values.kueue.priorityBoost }}
+{{- if and $boost (not .Values.schedulers.kueue) }}{{ fail "kueue.priorityBoost: true: Kueue is off; set schedulers.kueue to true, or kueue.priorityBoost to false" }}{{ end }}
+{{- if .Values.schedulers.kueue }}{{ $on = append $on (ternary "kueue=priorityBoost" "kueue" $boost) }}{{ end }}
 {{- if .Values.schedulers.native }}{{ $on = append $on "native" }}{{ end }}
 {{- if .Values.schedulers.volcano }}{{ $on = append $on (printf "volcano=%s" $names.volcano) }}{{ end }}
 {{- if .Values.schedulers.coscheduling }}{{ $on = append $on (printf "coscheduling=%s" $names.coscheduling) }}{{ end }}

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from torchyard.api.reasons import Reason
 from torchyard.api.values import Time
-from torchyard.schedulers import kueue_topology
+from torchyard.schedulers import kueue_boost, kueue_topology
 from torchyard.schedulers.protocol import (
     Admission,
     Change,
@@ -66,8 +66,12 @@ SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = (
 
 
 class Kueue(Struct, frozen=True):
-    """The queue decides when the pods may exist; the scheduler of the cluster places them, one by one."""
+    """The queue decides when the pods may exist; the scheduler of the cluster places them, one by one.
 
+    `priority_boost`: the operator sets the priority boost of each Workload by the age of its checkpoint.
+    """
+
+    priority_boost: bool = False
     name: ClassVar[str] = "kueue"
     kinds: ClassVar[tuple[Kind, ...]] = (WORKLOAD,)
     sources: ClassVar[tuple[Source, ...]] = (
@@ -97,7 +101,10 @@ class Kueue(Struct, frozen=True):
             return () if gang.pods_live else delete(gang, REPLACED)
         if isinstance(_priority(gang), str):
             return ()
-        return ensure(gang, _spec(gang), {JOB_UID: gang.job.metadata.uid})
+        if not self.priority_boost:
+            return ensure(gang, _spec(gang), {JOB_UID: gang.job.metadata.uid})
+        changes = ensure(gang, _spec(gang), {JOB_UID: gang.job.metadata.uid}, kueue_boost.of_new_workload())
+        return changes if changes or there is None else kueue_boost.changes(gang, there)
 
     def admission(self, gang: Gang) -> Admission:
         """Return that pods may exist while the Workload is admitted and not evicted."""

@@ -256,20 +256,35 @@ def object_name(job: TrainingJob) -> str:
     return f"{job.metadata.name}-{job.metadata.uid[:8]}"
 
 
-def create(gang: Gang, kind: Kind, spec: Manifest, labels: Mapping[str, str] | None = None) -> CreateObject:
+def create(
+    gang: Gang,
+    kind: Kind,
+    spec: Manifest,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> CreateObject:
     """Return the action that creates the job's object; `kubernetes` adds namespace, owner and labels of the job."""
-    metadata: Manifest = {"name": gang.name, "annotations": {DIGEST: digest(spec)}, "labels": dict(labels or {})}
+    metadata: Manifest = {
+        "name": gang.name,
+        "annotations": {**(annotations or {}), DIGEST: digest(spec)},
+        "labels": dict(labels or {}),
+    }
     manifest = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
     return CreateObject(kind=kind, name=gang.name, manifest=manifest)
 
 
-def ensure(gang: Gang, spec: Manifest, labels: Mapping[str, str] | None = None) -> tuple[Change, ...]:
+def ensure(
+    gang: Gang,
+    spec: Manifest,
+    labels: Mapping[str, str] | None = None,
+    annotations: Mapping[str, str] | None = None,
+) -> tuple[Change, ...]:
     """Create the object of the gang, or replace it if it asks for another gang and no pod depends on it."""
     kind, there = gang.request.kind, gang.object
     if kind is None or not gang.request.known:
         return ()
     if there is None:
-        return (create(gang, kind, spec, labels),)
+        return (create(gang, kind, spec, labels, annotations),)
     outdated = there.at("metadata", "annotations", DIGEST) != digest(spec)
     if outdated and not gang.pods_live and not there.deleting:
         return (DeleteObject(kind=kind, name=there.name, uid=there.uid, why="it asks for another gang"),)

@@ -61,7 +61,7 @@ def operator_arguments(parser: ArgumentParser) -> None:
     flag(
         "--schedulers",
         "gang schedulers that jobs may use, the preferred one first: kueue, native, volcano, coscheduling, kai; "
-        "NAME=SCHEDULER sets the schedulerName of the pods",
+        "NAME=SCHEDULER sets the schedulerName of the pods, kueue=priorityBoost sets Kueue's priority boost",
         defaults.schedulers,
         _schedulers,
     )
