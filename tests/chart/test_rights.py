@@ -7,6 +7,7 @@ import pytest
 from tests.support.charts import NAMESPACE, ROOT, needs_helm, one, rendered
 
 from torchyard.cli.commands.cluster_checks import OPERATORS
+from torchyard.kubernetes.claim_gpus import RIGHTS as CLAIM_RIGHTS
 from torchyard.schedulers.kueue import Kueue
 from torchyard.schedulers.backends import BACKENDS, OPTIONS, switched_on
 
@@ -44,6 +45,7 @@ ALLOWED_EVERYWHERE = {
     ("authentication.k8s.io", "tokenreviews", "create"),
 }
 WITH_METRICS = {("authorization.k8s.io", "subjectaccessreviews", "create")}
+CLUSTER_TEMPLATES = ("resource.k8s.io", "resourceclaimtemplates", "get")
 METRICS = {"metrics": {"enabled": True}}
 ALLOWED_AT_HOME = {
     ("coordination.k8s.io", "leases", "create"),
@@ -156,6 +158,29 @@ def test_the_priority_boost_adds_one_right_and_needs_kueue(names):
         rendered({"schedulers": {name: name != "kueue" for name in names}, **boost})
 
 
+@pytest.mark.parametrize("kueue", [False, True])
+@pytest.mark.parametrize("boost", [False, True])
+@pytest.mark.parametrize("count", [False, True])
+def test_each_combination_of_values_adds_exactly_its_rights(kueue, boost, count):
+    values = {
+        "schedulers": {"kueue": kueue},
+        "kueue": {"priorityBoost": boost and kueue},
+        "resourceClaims": {"countGpus": count},
+    }
+    granted = (
+        *(BACKENDS["kueue"].rights if kueue else ()),
+        *(OPTIONS["kueue.priorityBoost"] if boost and kueue else ()),
+        *(CLAIM_RIGHTS if count else ()),
+    )
+    documents = rendered(values)
+    added = {(right.group, right.resource, verb) for right in granted for verb in right.verbs}
+    assert operators(documents) == (ALLOWED_EVERYWHERE | added, ALLOWED_AT_HOME, {})
+    assert ("--count-claimed-gpus=true" in operator_arguments(documents)) == count
+    everywhere, _, elsewhere = operators(rendered(values | {"watchNamespaces": ["red"]}))
+    assert (CLUSTER_TEMPLATES in elsewhere[("red", "torchyard-jobs")]) == count
+    assert CLUSTER_TEMPLATES not in everywhere
+
+
 def test_rights_of_schedulers_on_namespaces_stay_in_the_watched_ones():
     values = {"schedulers": dict.fromkeys(BACKENDS, True), "watchNamespaces": ["red"]}
     everywhere, _, elsewhere = operators(rendered(values))
@@ -211,7 +236,11 @@ def test_every_right_of_a_scheduler_is_in_the_documentation():
     }
     assert rows == {
         (name, f"{right.resource}.{right.group}".rstrip("."), verb)
-        for name, granted in {**{name: each.rights for name, each in BACKENDS.items()}, **OPTIONS}.items()
+        for name, granted in {
+            **{name: each.rights for name, each in BACKENDS.items()},
+            **OPTIONS,
+            "resourceClaims.countGpus": CLAIM_RIGHTS,
+        }.items()
         for right in granted
         for verb in right.verbs
     }

@@ -126,6 +126,29 @@ WAITING = {
         "InsufficientResource",
         "2 of 4 nodes: node(s) exceed max volume count",
     ),
+    "no node has devices for the claims": (
+        pod(status=unplaced(nodes("3 cannot allocate all claims, 1 node(s) had untolerated taint(s)"))),
+        "InsufficientDevices",
+        "3 of 4 nodes: cannot allocate all claims",
+    ),
+    "the device class does not exist": (
+        pod(status=unplaced(nodes("request gpus: device class gpu.example.com does not exist"))),
+        "MissingDeviceClass",
+        "gpu.example.com",
+    ),
+    "the claims are not there": (
+        pod(
+            spec={
+                "resourceClaims": [
+                    {"name": "gpus", "resourceClaimTemplateName": "h100"},
+                    {"name": "nics", "resourceClaimTemplateName": "rdma"},
+                ]
+            },
+            status={"resourceClaimStatuses": [{"name": "nics", "resourceClaimName": "cvrp-0-1-nics-x"}]},
+        ),
+        "WaitingForClaims",
+        "templates h100",
+    ),
     "a gang scheduler holds it": (
         pod(status=unplaced("Scheduling is blocked due to non-empty scheduling gates", "SchedulingGated")),
         "SchedulingGated",
@@ -262,6 +285,11 @@ MOUNTS = {
         "FailedCreatePodSandBox",
         "Failed to create pod sandbox: plugin type=bridge failed (add): no addresses",
         ("PodNotSetUp", "Failed to create pod sandbox: plugin type=bridge failed (add): no addresses"),
+    ),
+    "a device": (
+        "FailedPrepareDynamicResources",
+        "Failed to prepare dynamic resources: prepare dynamic resources: NodePrepareResources failed for claim x",
+        ("DevicesNotPrepared", "prepare dynamic resources: NodePrepareResources failed for claim x"),
     ),
     "nothing of interest": ("Pulling", "Pulling image", ("", "")),
 }

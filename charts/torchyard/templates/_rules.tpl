@@ -23,6 +23,11 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]
+{{- if .Values.resourceClaims.countGpus }}
+- apiGroups: [resource.k8s.io]
+  resources: [resourceclaimtemplates]
+  verbs: [get]
+{{- end }}
 {{- with .Values.schedulers }}
 {{- if .kueue }}
 - apiGroups: [kueue.x-k8s.io]

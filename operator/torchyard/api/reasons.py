@@ -136,6 +136,28 @@ class Reason(TableEnum):
     INSUFFICIENT_RESOURCE = _waiting(
         "InsufficientResource", "no node has enough of a resource that a pod requests", "free some or request less"
     )
+    INSUFFICIENT_DEVICES = _waiting(
+        "InsufficientDevices",
+        "no node has as many free devices as spec.resources.claims request",
+        "free some or request less in the ResourceClaimTemplate",
+    )
+    MISSING_DEVICE_CLASS = _waiting(
+        "MissingDeviceClass",
+        "a device class of a ResourceClaimTemplate does not exist",
+        "install the driver of the devices, or correct deviceClassName of the template",
+    )
+    WAITING_FOR_CLAIMS = _waiting(
+        "WaitingForClaims",
+        "Kubernetes has not created the claims of the pods yet",
+        "if this lasts, create the ResourceClaimTemplate in the namespace of the job, or correct "
+        "spec.resources.claims while the job is suspended",
+        announced=False,
+    )
+    DEVICES_NOT_PREPARED = _waiting(
+        "DevicesNotPrepared",
+        "the node cannot prepare the devices of a claim",
+        "see `kubectl describe pod` and the log of the device driver on that node",
+    )
     NO_MATCHING_NODE = _waiting(
         "NoMatchingNode",
         "no node has the labels that the job requires",

@@ -16,6 +16,7 @@ from torchyard.api.values import (
     Quantity,
     Reference,
     TaintKey,
+    by_key,
     doc,
 )
 
@@ -62,6 +63,16 @@ class Gpu(Model, frozen=True, kw_only=True):
     ] = field(default_factory=list)
 
 
+class DeviceClaim(Model, frozen=True, kw_only=True):
+    """Devices that Kubernetes allocates to each pod (dynamic resource allocation, `resource.k8s.io`)."""
+
+    name: Annotated[ObjectName, doc("Name of the claim in the pod.")]
+    template: Annotated[
+        Reference,
+        doc("Name of a ResourceClaimTemplate; each pod gets a claim of its own, which is deleted with the pod."),
+    ]
+
+
 class Resources(Model, frozen=True, kw_only=True):
     """What each pod requests; limits equal requests."""
 
@@ -75,6 +86,14 @@ class Resources(Model, frozen=True, kw_only=True):
         Quantity | None,
         doc("Size of /dev/shm, a memory volume that counts towards memory. By default memory, else what the site has."),
     ] = None
+    claims: Annotated[
+        list[DeviceClaim],
+        Meta(
+            max_length=16,
+            description="Devices of each pod by ResourceClaimTemplates, beside or instead of gpusPerNode.",
+            extra_json_schema=by_key("name"),
+        ),
+    ] = field(default_factory=list)
 
 
 class Toleration(Model, frozen=True, kw_only=True):

@@ -113,6 +113,7 @@ class Operator:
             gone=lambda pod_uid: self.registry.forget(pod_uid),  # noqa: PLW0108 -- the registry is made below
             reporter=options.identity,
             schedulers=switched_on(options.schedulers),
+            count_claimed_gpus=options.count_claimed_gpus,
             provenance=provenance,
             clock=clock,
         )

@@ -33,6 +33,7 @@ class Options(Struct, frozen=True, kw_only=True):
     shm: str = ""
     network_peers: tuple[dict[str, Any], ...] | None = None
     schedulers: tuple[str, ...] = ()
+    count_claimed_gpus: bool = False
     qps: float = 500.0
     burst: float = 1000.0
     leader_election: bool = True

@@ -18,6 +18,7 @@ from torchyard.kubernetes.cache.gang_objects import SOON_SECONDS, GangObjects
 from torchyard.kubernetes.cache.jobs import Jobs, job_path, replace_status
 from torchyard.kubernetes.cache.pod_record import PodRecord, read
 from torchyard.kubernetes.cache.pods import Pods
+from torchyard.kubernetes.claim_gpus import ClaimGpus
 from torchyard.kubernetes.client.api import METADATA_OF_ONE, UNCHECKED, Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.kubernetes.companions import PREDECESSOR_SECONDS, Companions
@@ -55,6 +56,7 @@ class KubeCluster:
         gone: called with the uid of a pod whose object is gone.
         reporter: name of this operator process.
         schedulers: gang schedulers that may be used, the preferred one first.
+        count_claimed_gpus: whether GPUs in claims are counted by their templates, which is a further right.
         provenance: signs our pods and recognizes them; None: one that knows only its own.
         clock: unix seconds.
     """
@@ -69,6 +71,7 @@ class KubeCluster:
         gone: Callable[[str], None] = lambda _uid: None,
         reporter: str = "",
         schedulers: Sequence[Scheduler] = (),
+        count_claimed_gpus: bool = False,
         provenance: Provenance | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -85,6 +88,7 @@ class KubeCluster:
         self._gang_writes = GangWrites(api, self.gang_objects)
         self._api, self._gone = api, gone
         self._companions = Companions(api, clock)
+        self._claim_gpus = ClaimGpus(api if count_claimed_gpus else None, clock)
         self._reported: set[str] = set()  # uids of forged pods
         self._pod = msgspec.json.Decoder(KubePod)
         self._seen = msgspec.json.Decoder(Seen)
@@ -197,10 +201,11 @@ class KubeCluster:
         if former:  # they may still write into the folder that both have on the claim
             raise Refused(Reason.PREDECESSOR_STOPPING, ", ".join(former[:3]), retry_after=PREDECESSOR_SECONDS)
         signature = self.provenance.sign(job.metadata.namespace, job.metadata.uid, action.name)
-        manifest = pod_manifest(job, action, self.site, signature)
         try:
             if self.site.network_peers is not None or is_agentless(job.spec):
                 await self._companions.ensure(job, self.site)
+            gpus = await self._claim_gpus.of(job) if job.spec.resources.claims else 0
+            manifest = pod_manifest(job, action, self.site, signature, claimed_gpus=gpus)
             answer = await self._api.request(
                 "POST", _pods(job), params=UNCHECKED, body=manifest, accept=METADATA_OF_ONE
             )

@@ -112,6 +112,13 @@ class ContainerStatus(Read, frozen=True, kw_only=True, gc=False):
     state: ContainerState = ContainerState()
 
 
+class PodResourceClaim(Read, frozen=True, kw_only=True, gc=False):
+    """A claim of devices in a pod, from a template."""
+
+    name: str = ""
+    resource_claim_template_name: str = ""
+
+
 class PodStatus(Read, frozen=True, kw_only=True, gc=False):
     """The status of a pod from kubelet and scheduler."""
 
@@ -122,6 +129,7 @@ class PodStatus(Read, frozen=True, kw_only=True, gc=False):
     conditions: tuple[PodCondition, ...] | None = None
     init_container_statuses: tuple[ContainerStatus, ...] | None = None
     container_statuses: tuple[ContainerStatus, ...] | None = None
+    resource_claim_statuses: tuple[PodResourceClaim, ...] | None = None
 
     def condition(self, kind: str) -> PodCondition | None:
         """Return the condition of this type."""
@@ -216,6 +224,7 @@ class PodSpec(Read, frozen=True, kw_only=True, gc=False):
     init_containers: tuple[Container, ...] | None = None
     containers: tuple[Container, ...] = ()
     volumes: tuple[PodVolume, ...] | None = None
+    resource_claims: tuple[PodResourceClaim, ...] | None = None
 
 
 class KubePod(Read, frozen=True, kw_only=True, gc=False):

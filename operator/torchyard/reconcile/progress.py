@@ -354,6 +354,8 @@ def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
     kind = _kind(view, before)
     seconds[kind] = seconds.get(kind, 0.0) + due
     held = sum(pod.phase == "Running" for pod in view.pods) * view.job.spec.gpus_per_node
+    if view.job.spec.resources.claims and any(pod.phase == "Running" for pod in view.pods):
+        held = max(held, before.gpus.count)  # claims do not tell; the agents count
     return replace(status, goodput=_goodput(seconds), gpu_seconds=round(status.gpu_seconds + due * held, 3))
 
 

@@ -176,6 +176,11 @@ def _batches_agree(spec: TrainingJobSpec) -> bool:
     return spec.parallelism.global_batch_size in {None, batch_of(spec)}
 
 
+def _processes_are_known(spec: TrainingJobSpec) -> bool:
+    auto = spec.procs_per_node == "auto" and bool(spec.resources.claims)
+    return spec.parallelism.batch_per_process is None or not auto
+
+
 def _batch_is_constant(spec: TrainingJobSpec) -> bool:
     return spec.parallelism.batch_per_process is None or spec.elastic is None
 
@@ -293,6 +298,16 @@ TRAINING: tuple[Rule, ...] = (
         holds=_batch_is_constant,
         cel="!has(self.parallelism.batchPerProcess) || !has(self.elastic)",
         reads=("elastic",),
+    ),
+    Rule(
+        scope="",
+        field="parallelism.batchPerProcess",
+        what="the processes of a pod are not known: they are the GPUs of resources.claims",
+        fix="set procsPerNode to their number, or globalBatchSize instead",
+        holds=_processes_are_known,
+        cel="!has(self.parallelism.batchPerProcess) || type(self.procsPerNode) != string"
+        " || size(self.resources.claims) == 0",
+        reads=("procsPerNode", "resources.claims"),
     ),
     Rule(
         scope="parallelism",

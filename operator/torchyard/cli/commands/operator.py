@@ -65,6 +65,12 @@ def operator_arguments(parser: ArgumentParser) -> None:
         defaults.schedulers,
         _schedulers,
     )
+    flag(
+        "--count-claimed-gpus",
+        "read the ResourceClaimTemplates of jobs, to know how many GPUs their pods have: true or false",
+        defaults.count_claimed_gpus,
+        _truth,
+    )
     flag("--qps", "highest rate of writes to the API server, per second", defaults.qps, float)
     flag("--burst", "size of a burst of writes to the API server", defaults.burst, float)
     flag("--lease-name", "name of the Lease that the leader holds", defaults.lease_name)
@@ -127,6 +133,12 @@ def _metrics(text: str) -> str:
     if text not in {"off", "token", "open"}:
         raise ValueError(f"{text!r} is not off, token or open")
     return text
+
+
+def _truth(text: str) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
 
 
 def _schedulers(text: str) -> tuple[str, ...]:

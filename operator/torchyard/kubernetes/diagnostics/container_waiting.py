@@ -57,6 +57,8 @@ def reason(pod: KubePod) -> tuple[str, str]:
         if scheduled.reason == "SchedulingGated":
             return Reason.SCHEDULING_GATED, ""
         return scheduler_message.reason(scheduled.message, claims(pod))
+    if scheduled is None and (missing_claims := _claims_not_created(pod)):
+        return Reason.WAITING_FOR_CLAIMS, f"templates {missing_claims}"
     for status in (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ())):
         waiting = status.state.waiting
         if waiting is not None and waiting.reason not in _QUIET:
@@ -64,11 +66,20 @@ def reason(pod: KubePod) -> tuple[str, str]:
     return "", ""
 
 
+def _claims_not_created(pod: KubePod) -> str:
+    """Return the templates from which Kubernetes has created no claim yet; a scheduler does not look at the pod then."""
+    created = {each.name for each in pod.status.resource_claim_statuses or ()}
+    missing = (each for each in pod.spec.resource_claims or () if each.name not in created)
+    return ", ".join(sorted({each.resource_claim_template_name for each in missing}))
+
+
 def event(kind: str, message: str) -> tuple[str, str]:
     """Return the reason code and evidence of a warning about a pod whose containers are not even created."""
     if kind in {"FailedMount", "FailedAttachVolume", "FailedMapVolume"}:
         found = missing(message)
         return found if found is not None else (Reason.VOLUME_NOT_MOUNTED, _short(message))
+    if kind == "FailedPrepareDynamicResources":
+        return Reason.DEVICES_NOT_PREPARED, _short(message.removeprefix("Failed to prepare dynamic resources: "))
     if kind in {"FailedCreatePodSandBox", "NetworkNotReady", "FailedPreStartHook"}:
         return Reason.POD_NOT_SET_UP, _short(message)
     return "", ""

@@ -17,6 +17,7 @@ _SENTENCE = re.compile(r"^\d+/(?P<nodes>\d+) nodes are available: (?P<faults>.*?
 _FAULT = re.compile(r"(?P<count>\d+) (?P<what>(?:[^,{}]|\{[^{}]*\})+?)(?=, \d+ |$)")
 _TAINT = re.compile(r"\{(?P<taint>[^{}]*)\}")
 _CLAIM = re.compile(r'persistentvolumeclaim "(?P<name>[^"]+)"')
+_DEVICE_CLASS = re.compile(r"device class (?P<name>\S+) does not exist")
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 MAX_MESSAGE = 300
 
@@ -40,6 +41,8 @@ def reason(message: str, claims: Iterable[str] = ()) -> tuple[str, str]:
         return Reason.MISSING_CLAIM, named["name"]
     if named is not None and "being deleted" in message:
         return Reason.MISSING_CLAIM, f"{named['name']} is being deleted"
+    if (device_class := _DEVICE_CLASS.search(message)) is not None:
+        return Reason.MISSING_DEVICE_CLASS, device_class["name"]
     faults = read(message)
     if not faults and "unbound immediate PersistentVolumeClaims" in message:
         return Reason.VOLUME_NOT_BOUND, ", ".join(claims) or _short(message)
@@ -74,6 +77,8 @@ def _priority_and_code(fault: Fault) -> tuple[int, str] | None:
         return 4, {"cpu": Reason.INSUFFICIENT_CPU, "memory": Reason.INSUFFICIENT_MEMORY}.get(
             resource, Reason.INSUFFICIENT_RESOURCE
         )
+    if "cannot allocate all claims" in what or "resourceclaim" in what:
+        return 5, Reason.INSUFFICIENT_DEVICES
     if "pod affinity" in what or "topology spread" in what:
         return 7, Reason.TOPOLOGY_NOT_MET
     if "affinity" in what or "selector" in what:

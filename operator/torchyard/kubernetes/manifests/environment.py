@@ -5,10 +5,10 @@ Of variables, what a bare image lacks comes first, then our defaults, the user's
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from torchyard.api import launch
-from torchyard.api.launch import MASTER_PORT, checkpoint_claim, is_agentless, local_procs
+from torchyard.api.launch import MASTER_PORT, checkpoint_claim, is_agentless, local_procs, requested_procs
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_placement import Volume
@@ -20,7 +20,7 @@ from torchyard.reconcile.actions import CreatePod
 Entry = dict[str, Any]
 
 
-def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Entry]:
+def of_trainer(job: TrainingJob, action: CreatePod, site: Site, claimed_gpus: int = 0) -> list[Entry]:
     """Return every variable of the trainer's container, one entry a name.
 
     What only the agent and its workers read comes in two of them, which the agent unpacks: entries of a container are
@@ -29,7 +29,8 @@ def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Entry]:
     spec = job.spec
     own = launch.own_env(spec)
     settings = _without(own, _caches()) | launch.agent_env(spec) | _contract(job, action, site)
-    defaults = _without(own, launch.DEFAULT_ENV | _threads(spec))
+    settings |= _claimed(spec, claimed_gpus)
+    defaults = _without(own, launch.DEFAULT_ENV | _threads(spec, claimed_gpus))
     packed = {"TORCHYARD_ENV": json.dumps(settings), "TORCHYARD_ENV_DEFAULTS": json.dumps(defaults)}
     return [
         *listed(_home() | _gpus(spec) | own | _no_gpus(spec) | packed),
@@ -37,19 +38,19 @@ def of_trainer(job: TrainingJob, action: CreatePod, site: Site) -> list[Entry]:
     ]
 
 
-def of_plain(job: TrainingJob, action: CreatePod) -> list[Entry]:
+def of_plain(job: TrainingJob, action: CreatePod, claimed_gpus: int = 0) -> list[Entry]:
     """Return every variable of a container without an agent: torchrun reads its options from `PET_<OPTION>`."""
     spec = job.spec
     name = job.metadata.name
     rendezvous = {
         "PET_NNODES": str(spec.nodes),
-        "PET_NPROC_PER_NODE": str(_procs(spec)),
+        "PET_NPROC_PER_NODE": str(_procs(spec, claimed_gpus)),
         "PET_NODE_RANK": str(action.index),
         "PET_MASTER_ADDR": f"{names.gang_host(name, 0)}.{names.gang_service(name)}",
         "PET_MASTER_PORT": str(MASTER_PORT),
     }
     ours = {"TORCHYARD_JOB": name, "TORCHYARD_CHECKPOINT_DIR": f"{names.CHECKPOINTS}/{name}"}
-    defaults = _home() | _gpus(spec) | _caches() | launch.DEFAULT_ENV | _threads(spec)
+    defaults = _home() | _gpus(spec) | _caches() | launch.DEFAULT_ENV | _threads(spec, claimed_gpus)
     return listed(defaults | launch.own_env(spec) | rendezvous | ours | _no_gpus(spec))
 
 
@@ -94,11 +95,20 @@ def _no_gpus(spec: TrainingJobSpec) -> dict[str, str]:
     return {} if spec.gpus_per_node else {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
-def _threads(spec: TrainingJobSpec) -> dict[str, str]:
+def _threads(spec: TrainingJobSpec, claimed_gpus: int) -> dict[str, str]:
     """Left alone, each process would start a thread for every core of the node and be throttled."""
-    if spec.resources.cpu is None:
+    procs = _procs(spec, claimed_gpus)
+    if spec.resources.cpu is None or procs == "auto":
         return {}
-    return {"OMP_NUM_THREADS": str(max(1, int(amount(spec.resources.cpu) / _procs(spec))))}
+    return {"OMP_NUM_THREADS": str(max(1, int(amount(spec.resources.cpu) / procs)))}
+
+
+def _claimed(spec: TrainingJobSpec, gpus: int) -> dict[str, str]:
+    """Return what claims of devices change in the settings of the agent, which counts GPUs itself if it must."""
+    if not spec.resources.claims:
+        return {}
+    expected = {"TORCHYARD_GPUS": str(spec.gpus_per_node + gpus)} if gpus else {}
+    return {"TORCHYARD_PROCS": str(_procs(spec, gpus)), **expected}
 
 
 def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]:
@@ -142,8 +152,11 @@ def _without(taken: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]
     return {name: value for name, value in env.items() if name not in taken}
 
 
-def _procs(spec: TrainingJobSpec) -> int:
-    return local_procs(spec)
+def _procs(spec: TrainingJobSpec, claimed_gpus: int = 0) -> int | Literal["auto"]:
+    """Return the workers of a pod; auto: as many as it has GPUs, whose number is not known."""
+    if not spec.resources.claims or requested_procs(spec) != "auto":
+        return local_procs(spec)
+    return spec.gpus_per_node + claimed_gpus if claimed_gpus else "auto"
 
 
 PART_BYTES = 100 * 1024

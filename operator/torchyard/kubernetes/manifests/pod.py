@@ -25,10 +25,19 @@ from torchyard.schedulers.protocol import PodChanges
 Manifest = dict[str, Any]
 
 
-def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -> Manifest:
+def pod(
+    job: TrainingJob, action: CreatePod, site: Site, provenance: str = "", *, claimed_gpus: int = 0
+) -> Manifest:
     """Return the pod that a gang's member runs in; the same arguments give the same document.
 
     It asks for nothing that the `restricted` Pod Security Standard forbids.
+
+    Args:
+        job: of the gang.
+        action: that creates the pod.
+        site: settings of the installation.
+        provenance: signature of the operator.
+        claimed_gpus: GPUs in the claims of the pod; 0: none, or not known.
     """
     spec = job.spec
     plain = is_agentless(spec)
@@ -40,7 +49,7 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -
         "securityContext": pod_security(spec, site.run_as),
         "tolerations": tolerations(spec, site),
         **({"initContainers": [installer(job, action, site)]} if needs_installer(spec) else {}),
-        "containers": [trainer(job, action, site)],
+        "containers": [trainer(job, action, site, claimed_gpus)],
         "volumes": environment.volumes(spec, site),
     }
     chosen: Manifest = {
@@ -48,6 +57,7 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "") -
         "subdomain": names.gang_service(job.metadata.name) if plain else "",
         "serviceAccountName": spec.service_account_name,
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets],
+        "resourceClaims": _claims(spec),
         "affinity": affinity(job, action.avoid),
         "priorityClassName": spec.scheduling.priority_class,
         "nodeSelector": dict(spec.scheduling.node_selector),
@@ -70,11 +80,13 @@ def template(job: TrainingJob, site: Site) -> Manifest:
     it, and few queues have quota for disk.
     """
     spec = job.spec
-    resources = _resources(spec, site, gpus=spec.gpus_per_node)
+    resources = _with_claims(spec, site)
     if not environment.first_above_zero(spec.resources.disk):
-        resources = {each: _without(amounts, names.DISK) for each, amounts in resources.items()}
+        amounts = {each: _without(resources[each], names.DISK) for each in ("requests", "limits") if each in resources}
+        resources = resources | amounts
     container = {"name": names.TRAINER, "resources": resources}
     chosen: Manifest = {
+        "resourceClaims": _claims(spec),
         "tolerations": tolerations(spec, site),
         "affinity": affinity(job),
         "priorityClassName": spec.scheduling.priority_class,
@@ -166,17 +178,22 @@ def installer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
     }
 
 
-def trainer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
+def trainer(job: TrainingJob, action: CreatePod, site: Site, claimed_gpus: int = 0) -> Manifest:
     """Return the container that trains: the agent first, if there is one, the workers below it."""
     spec, plain = job.spec, is_agentless(job.spec)
     command = launch.worker_command(spec, f"{names.CONFIG}/{SCRIPT_FILE}" if spec.script is not None else None)
     agent = ["python3", names.AGENT_INSTALLED, "--listen", names.AGENT_LISTEN, "--"]
+    env = (
+        environment.of_plain(job, action, claimed_gpus)
+        if plain
+        else environment.of_trainer(job, action, site, claimed_gpus)
+    )
     container: Manifest = {
         "name": names.TRAINER,
         "image": (action.images or images(job, site)).trainer,
         "command": [*([] if plain else agent), *map(environment.verbatim, command)],
-        "env": environment.of_plain(job, action) if plain else environment.of_trainer(job, action, site),
-        "resources": _resources(spec, site, gpus=spec.gpus_per_node),
+        "env": env,
+        "resources": _with_claims(spec, site),
         "volumeMounts": environment.trainer_mounts(spec),
         "securityContext": container_security(),
         "terminationMessagePath": names.TERMINATION_LOG,
@@ -208,6 +225,16 @@ def _resources(spec: TrainingJobSpec, site: Site, gpus: int) -> dict[str, dict[s
         limits[names.DISK] = _with_checkpoints(limit, spec)
         requests[names.DISK] = _with_checkpoints(disk or _LITTLE_DISK, spec)
     return {"requests": requests, "limits": limits} if limits else {}
+
+
+def _with_claims(spec: TrainingJobSpec, site: Site) -> Manifest:
+    """Return what the trainer's container requests, with its claims."""
+    claims: Manifest = {"claims": [{"name": each.name} for each in spec.resources.claims]}
+    return _resources(spec, site, gpus=spec.gpus_per_node) | (claims if spec.resources.claims else {})
+
+
+def _claims(spec: TrainingJobSpec) -> list[Manifest]:
+    return [{"name": each.name, "resourceClaimTemplateName": each.template} for each in spec.resources.claims]
 
 
 def _with_checkpoints(disk: int | str, spec: TrainingJobSpec) -> str:
