@@ -8,8 +8,8 @@ from tests.support.charts import NAMESPACE, ROOT, needs_helm, one, rendered
 
 from torchyard.cli.commands.cluster_checks import OPERATORS
 from torchyard.kubernetes.claim_gpus import RIGHTS as CLAIM_RIGHTS
-from torchyard.schedulers.kueue import Kueue
 from torchyard.schedulers.backends import BACKENDS, OPTIONS, switched_on
+from torchyard.schedulers.kueue import Kueue
 
 pytestmark = needs_helm
 
@@ -154,7 +154,7 @@ def test_the_priority_boost_adds_one_right_and_needs_kueue(names):
     assert operators(documents)[0] - without == {("kueue.x-k8s.io", "workloads", "patch")}
     (given,) = (arg for arg in operator_arguments(documents) if arg.startswith("--schedulers="))
     assert switched_on(given.partition("=")[2].split(","))[0] == Kueue(priority_boost=True)
-    with pytest.raises(ValueError, match="set schedulers.kueue to true"):
+    with pytest.raises(ValueError, match=r"set schedulers\.kueue to true"):
         rendered({"schedulers": {name: name != "kueue" for name in names}, **boost})
 
 

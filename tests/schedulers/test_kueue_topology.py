@@ -107,7 +107,7 @@ def test_pods_are_gated_and_their_ranks_are_contiguous_in_each_rack():
     assert ranks == [0, 1, 2], "the node rank of a pod is its index"
 
 
-def test_a_topology_that_nobody_asked_for_gates_the_pods_too():
+def test_a_topology_without_a_request_gates_the_pods_too():
     world = queued()
     admit_with_topology(world)
     annotations = world.created[0].changes.annotations

@@ -75,7 +75,9 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
     if status.message and not decided:  # it says of any suspended job how to resume it
         sentences.append(addressed(clean(status.message), name, flags))
     if job.spec.is_delegated:
-        sentences.append(f"{clean(str(job.spec.managed_by))} runs it (spec.managedBy), not the operator of this cluster.")
+        sentences.append(
+            f"{clean(str(job.spec.managed_by))} runs it (spec.managedBy), not the operator of this cluster."
+        )
     elif not status.state:
         sentences.append(f"No operator has looked at it: `torchyard doctor{flags}` says whether one runs.")
     troubled = [pod for pod in pods if pod.reason or pod.phase not in {"Running", "Succeeded"}]
@@ -93,7 +95,9 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
             ),
         ),
     )
-    waits = job.spec.is_delegated or status.state in {State.PENDING, State.QUEUED} or is_preempted(status)  # which has just been explained
+    waits = (
+        job.spec.is_delegated or status.state in {State.PENDING, State.QUEUED} or is_preempted(status)
+    )  # which has just been explained
     following = f"torchyard wait {name}{flags} --for running" if waits else next_command(job, flags)
     if trial is not None and decided:
         following = f"torchyard sweep show {trial.sweep}{flags}"

@@ -130,7 +130,7 @@ class Kueue(Struct, frozen=True):
         ):
             selector |= labels or {}
         tolerations = [each for source in (*flavors, *updates) for each in source.get("tolerations") or ()]
-        topology = kueue_topology.pods(gang, there, POD_SET)
+        topology = kueue_topology.pods(there, POD_SET)
         return PodChanges(
             labels={key: value for each in updates for key, value in (each.get("labels") or {}).items()}
             | topology.labels,

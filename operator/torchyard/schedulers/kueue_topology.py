@@ -36,11 +36,10 @@ def requested(gang: Gang, flavors: Iterable[Manifest]) -> Manifest:
     return {level[0]: level[1], "podIndexLabel": INDEX}
 
 
-def pods(gang: Gang, there: GangObject, pod_set: str) -> PodChanges:
+def pods(there: GangObject, pod_set: str) -> PodChanges:
     """Return the gate, and what Kueue knows the pods by; nothing if Kueue has assigned no topology.
 
     Args:
-        gang: of the job.
         there: the admitted Workload.
         pod_set: name of its pod set.
     """

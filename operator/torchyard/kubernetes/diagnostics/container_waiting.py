@@ -67,7 +67,7 @@ def reason(pod: KubePod) -> tuple[str, str]:
 
 
 def _claims_not_created(pod: KubePod) -> str:
-    """Return the templates from which Kubernetes has created no claim yet; a scheduler does not look at the pod then."""
+    """Return the templates from which Kubernetes has created no claim yet: no scheduler looks at the pod."""
     created = {each.name for each in pod.status.resource_claim_statuses or ()}
     missing = (each for each in pod.spec.resource_claims or () if each.name not in created)
     return ", ".join(sorted({each.resource_claim_template_name for each in missing}))

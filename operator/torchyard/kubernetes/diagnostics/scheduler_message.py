@@ -69,16 +69,8 @@ def _priority_and_code(fault: Fault) -> tuple[int, str] | None:
     what = fault.what
     if "volume" in what.lower():
         return 6, _volume(what)
-    if what.startswith(("Insufficient ", "Too many pods")):
-        resource = what.removeprefix("Insufficient ")
-        # GPUs are what is scarce; a node that lacks both lacks the GPU first.
-        if resource == "nvidia.com/gpu":
-            return 5, Reason.INSUFFICIENT_GPU
-        return 4, {"cpu": Reason.INSUFFICIENT_CPU, "memory": Reason.INSUFFICIENT_MEMORY}.get(
-            resource, Reason.INSUFFICIENT_RESOURCE
-        )
-    if "cannot allocate all claims" in what or "resourceclaim" in what:
-        return 5, Reason.INSUFFICIENT_DEVICES
+    if (short := _shortage(what)) is not None:
+        return short
     if "pod affinity" in what or "topology spread" in what:
         return 7, Reason.TOPOLOGY_NOT_MET
     if "affinity" in what or "selector" in what:
@@ -90,6 +82,19 @@ def _priority_and_code(fault: Fault) -> tuple[int, str] | None:
     if "unschedulable" in what:
         return 1, Reason.NODES_CORDONED
     return None
+
+
+def _shortage(what: str) -> tuple[int, str] | None:
+    """Return what a node has too little of: GPUs are scarce, and a node that lacks others as well lacks them first."""
+    if "cannot allocate all claims" in what or "resourceclaim" in what:
+        return 5, Reason.INSUFFICIENT_DEVICES
+    if not what.startswith(("Insufficient ", "Too many pods")):
+        return None
+    resource = what.removeprefix("Insufficient ")
+    if resource == "nvidia.com/gpu":
+        return 5, Reason.INSUFFICIENT_GPU
+    known = {"cpu": Reason.INSUFFICIENT_CPU, "memory": Reason.INSUFFICIENT_MEMORY}
+    return 4, known.get(resource, Reason.INSUFFICIENT_RESOURCE)
 
 
 def _volume(what: str) -> str:

@@ -25,9 +25,7 @@ from torchyard.schedulers.protocol import PodChanges
 Manifest = dict[str, Any]
 
 
-def pod(
-    job: TrainingJob, action: CreatePod, site: Site, provenance: str = "", *, claimed_gpus: int = 0
-) -> Manifest:
+def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "", *, claimed_gpus: int = 0) -> Manifest:
     """Return the pod that a gang's member runs in; the same arguments give the same document.
 
     It asks for nothing that the `restricted` Pod Security Standard forbids.
