@@ -168,6 +168,7 @@ def test_kubectl_shows_the_columns_people_look_for():
         "REASON",
         "NODES",
         "GANG",
+        "POSITION",
         "RESULT",
     ]
     known = {f".{path}" for path, _ in NODES} | {".metadata.creationTimestamp"}

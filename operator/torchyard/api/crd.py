@@ -37,6 +37,7 @@ _COLUMNS: tuple[Column, ...] = (
     ("Reason", ".status.reason", "string", 1, "Why the job is in its state."),
     ("Nodes", ".status.nodes.ready", "integer", 1, "Pods that are ready."),
     ("Gang", ".status.gang.enforcedBy", "string", 1, "The scheduler that places all pods or none."),
+    ("Position", ".status.gang.position", "integer", 1, "Place in the queue; 1 is the next."),
     ("Result", ".status.columns.result", "string", 1, "What a built-in workload is trained for, as it evaluated it."),
 )
 

@@ -307,6 +307,15 @@ class GangStatus(StatusModel, frozen=True, kw_only=True):
         False
     )
     message: Annotated[str, doc("One sentence: who holds the gang back, or how it is placed.")] = ""
+    position: Annotated[
+        int | None,
+        doc("Place in the queue, 1 is the next, if the queue tells; beyond 99 rounded up to two digits."),
+    ] = None
+    uncounted: Annotated[int, doc("Workloads ahead in the queue that are not TrainingJobs.")] = 0
+    expected_start_time: Annotated[
+        Time | None,
+        doc("Estimate of when the job starts, if running jobs end as they forecast and no others were ahead."),
+    ] = None
 
 
 class Columns(StatusModel, frozen=True, kw_only=True):

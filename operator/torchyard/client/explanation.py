@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from torchyard.api import queue_position
 from torchyard.api.formatting import addressed, clean, clip
 from torchyard.api.reasons import Reason, timeout_advice
 from torchyard.api.resource import TrainingJob
@@ -83,7 +84,7 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
     troubled = [pod for pod in pods if pod.reason or pod.phase not in {"Running", "Succeeded"}]
     sections = (
         Section("What to do", tuple(addressed(step, name, flags) for step in _advice(job)) if not decided else ()),
-        Section("Gang", tuple(_gang(job))),
+        Section("Gang", tuple(_gang(job, now))),
         Section("Failures so far", tuple(_failures(job))),
         Section("Pods", tuple(_pod_line(pod, now) for pod in troubled[:MAX_PODS])),
         Section("Not as it should be", tuple(_conditions(job))),
@@ -158,12 +159,14 @@ def _advice(job: TrainingJob) -> list[str]:
     return [reason.next_step for reason in (*reasons, status.reason) if reason.next_step][:1]
 
 
-def _gang(job: TrainingJob) -> list[str]:
-    """Return what a gang scheduler says; nothing where pods are placed one by one."""
+def _gang(job: TrainingJob, now: float) -> list[str]:
+    """Return what a gang scheduler says, and the place in its queue; nothing where pods are placed one by one."""
     gang = job.status.gang
     if gang is None or gang.enforced_by in {"torchyard", "none"} or not gang.message:
         return []
-    return [f"{clean(gang.enforced_by)}: {'admitted' if gang.admitted else 'waits'}, {clean(gang.message)}"]
+    said = f"{clean(gang.enforced_by)}: {'admitted' if gang.admitted else 'waits'}, {clean(gang.message)}"
+    place = queue_position.words(gang, now)
+    return [said, place] if place else [said]
 
 
 def _failures(job: TrainingJob) -> list[str]:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from torchyard.api.files import read_regular
 from torchyard.api.resource import TrainingJob, columns
-from torchyard.api.status import State
+from torchyard.api.status import GangStatus, State
 from torchyard.client.errors import TorchYardError
 from torchyard.local.run import RunFolder, home_folder, is_controlled, write_atomic
 from torchyard.local.runs import expire_run, list_runs
@@ -49,6 +49,7 @@ class Summary(Struct, frozen=True, kw_only=True):
         expires: unix seconds after which the run is deleted.
         controlled: whether something acts on the job.
         detached: whether its pods live on without a process that controls them.
+        queued: the queue of a job that waits in one.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     expires: float | None = None
     controlled: bool = True
     detached: bool = False
+    queued: GangStatus | None = None
 
     @property
     def word(self) -> str:
@@ -104,6 +106,7 @@ def summary_of(job: TrainingJob, *, controlled: bool = True, detached: bool = Fa
         round=status.round, saved=status.checkpoint.step if status.checkpoint is not None else None,
         created=_seconds(metadata.creation_timestamp), started=_seconds(status.start_time),
         completed=_seconds(status.completion_time), expires=_seconds(ends), controlled=controlled, detached=detached,
+        queued=status.gang if status.gang is not None and status.gang.position is not None else None,
     )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from torchyard.kubernetes.companions import PREDECESSOR_SECONDS, Companions
 from torchyard.kubernetes.diagnostics.admission import altered, forbidden, refused
 from torchyard.kubernetes.event_recorder import Recorder
 from torchyard.kubernetes.gang_writes import GangWrites
+from torchyard.kubernetes.kueue_queues import KueueQueues
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import images as pod_images
@@ -85,6 +86,7 @@ class KubeCluster:
         self.gang_objects = GangObjects(
             api, namespaces, schedulers, changed=jobs.notify, source_changed=self._source_changed
         )
+        self._queues = KueueQueues(api, jobs, self.gang_objects, changed=jobs.notify, clock=clock)
         self._gang_writes = GangWrites(api, self.gang_objects)
         self._api, self._gone = api, gone
         self._companions = Companions(api, clock)
@@ -101,6 +103,7 @@ class KubeCluster:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.tracked.run())
                 group.create_task(self.gang_objects.run())
+                group.create_task(self._queues.run())
                 group.create_task(self.recorder.run())
         finally:
             for task in self._tasks:
@@ -175,6 +178,7 @@ class KubeCluster:
             objects=objects.of(job.metadata.uid),
             sources=objects.sources(request.scheduler, namespace),
             template=pod_template(job, self.site),
+            queue_position=self._queues.position(job.metadata.uid),
         )
 
     def report_forged(self) -> None:

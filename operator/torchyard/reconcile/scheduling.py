@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.status import GangStatus, State, TrainingJobStatus, is_preempted
+from torchyard.api.values import Time
 from torchyard.reconcile.observed import Observed, View
 from torchyard.schedulers.none import BY_OPERATOR, NOTHING
 from torchyard.schedulers.protocol import Admission, Change, Gang, PodChanges
@@ -86,6 +87,10 @@ def with_gang(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus:
     if status.state.at_rest:
         admitted = False
     gang = GangStatus(enforced_by=view.scheduling.name, admitted=admitted, message=verdict.message or verdict.evidence)
+    place = view.scheduling.queue_position
+    if place is not None and verdict.pods == "keep" and not view.job.spec.suspend and not status.state.terminal:
+        start = None if place.start is None else Time.of(place.start)
+        gang = replace(gang, position=place.position, uncounted=place.uncounted, expected_start_time=start)
     return status if status.gang == gang else replace(status, gang=gang)
 
 

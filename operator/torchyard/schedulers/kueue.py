@@ -31,6 +31,7 @@ from torchyard.schedulers.protocol import (
 )
 
 GROUP = "kueue.x-k8s.io"
+VISIBILITY = f"visibility.{GROUP}"
 WORKLOAD = Kind(GROUP, "v1beta2", "Workload", "workloads")
 LOCAL_QUEUE = Kind(GROUP, "v1beta2", "LocalQueue", "localqueues")
 FLAVOR = Kind(GROUP, "v1beta2", "ResourceFlavor", "resourceflavors", namespaced=False)
@@ -84,7 +85,10 @@ class Kueue(Struct, frozen=True):
     rights: ClassVar[tuple[Right, ...]] = (
         Right(GROUP, "workloads", ("list", "watch", "get", "create", "delete")),
         Right(GROUP, "workloads/status", ("patch",)),
-        Right(GROUP, LOCAL_QUEUE.plural, ("list", "watch")),
+        Right(GROUP, LOCAL_QUEUE.plural, ("list", "watch", "get")),
+        # The place in the queue, and the quota that is free.
+        Right(VISIBILITY, "localqueues/pendingworkloads", ("get",)),
+        Right(GROUP, "clusterqueues", ("get",), everywhere=True),
         *(
             Right(each.group, each.plural, ("list", "watch"), everywhere=True)
             for each in (FLAVOR, kueue_topology.TOPOLOGY, WORKLOAD_PRIORITY, POD_PRIORITY)

@@ -164,6 +164,18 @@ class Admission(Struct, frozen=True, kw_only=True):
     evidence: str = ""
 
 
+class QueuePosition(Struct, frozen=True, kw_only=True):
+    """The place of a job in its queue.
+
+    `position`: 1 is the next. `uncounted`: Workloads ahead that are not TrainingJobs. `start`: when the job may start,
+    if running jobs end as they forecast, unix seconds; None: forecasts do not tell.
+    """
+
+    position: int
+    uncounted: int = 0
+    start: float | None = None
+
+
 class Request(Struct, frozen=True, kw_only=True):
     """The scheduler of a job, and what is known of its objects.
 
@@ -177,6 +189,7 @@ class Request(Struct, frozen=True, kw_only=True):
         objects: of the job.
         sources: objects of the cluster, by the plural of their kind.
         template: the pod's labels, resources and placement, as a pod template.
+        queue_position: place in the queue; None: the job does not wait in one, or its place is not known.
     """
 
     name: str
@@ -188,6 +201,7 @@ class Request(Struct, frozen=True, kw_only=True):
     objects: tuple[GangObject, ...] = ()
     sources: Mapping[str, tuple[GangObject, ...]] = field(default_factory=dict)
     template: Manifest = field(default_factory=dict)
+    queue_position: QueuePosition | None = None
 
 
 class Gang(Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from torchyard.api import queue_position
 from torchyard.api.formatting import addressed, clean
 from torchyard.api.reasons import NO_REASON
 from torchyard.api.resource import TrainingJob
@@ -102,6 +103,8 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
     if status.gang is not None and status.gang.enforced_by not in {"torchyard", "none"} and not status.state.terminal:
         words = [clean(status.gang.enforced_by), "admitted" if status.gang.admitted else "waits"]
         table.add_row("gang", ", ".join(filter(None, (*words, clean(status.gang.message)))))
+        if place := queue_position.words(status.gang, now):
+            table.add_row("queue", place)
     if status.state == State.RUNNING and ranks:
         behind = max(ranks, key=lambda rank: rank.lag)
         words = [f"{len(ranks)} reporting"]

@@ -1,5 +1,6 @@
 """Runs as a table, a line each."""
 
+from torchyard.api import queue_position
 from torchyard.api.formatting import clean
 from torchyard.api.status import State
 from torchyard.api.values import span
@@ -18,6 +19,15 @@ def lines(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
     ]
 
 
+def _start(summary: Summary, now: float) -> str:
+    """Return the place of a waiting job in its queue, and about when it starts: `#3, starts in 40 min`."""
+    gang = summary.queued
+    if gang is None or gang.position is None:
+        return ""
+    wait = queue_position.about(gang, now).replace("about", "in")
+    return f"#{gang.position}, starts {wait}" if wait else f"#{gang.position} in queue"
+
+
 def row(summary: Summary, now: float, wide: bool) -> list[str]:
     """Return the cells of one run in `ps`."""
     seconds = summary.age(now)
@@ -29,7 +39,7 @@ def row(summary: Summary, now: float, wide: bool) -> list[str]:
         summary.loss,
         summary.rate,
         str(summary.restarts),
-        summary.eta if summary.word == State.RUNNING else "",
+        summary.eta if summary.word == State.RUNNING else _start(summary, now),
         span(seconds) if seconds is not None else "",
     ]
     if wide:

@@ -1,0 +1,269 @@
+"""Places in the queues of Kueue: its visibility API is asked in the background, a few queues at a time.
+
+Nothing waits for an answer: the plan reads the last one. What a job ahead will release is known from its Workload and
+its status; of Workloads that belong to other kinds of jobs, only how many are ahead.
+"""
+
+import asyncio
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from torchyard.api.resource import TrainingJob
+from torchyard.api.values import amount, since
+from torchyard.kubernetes.cache.gang_objects import GangObjects
+from torchyard.kubernetes.cache.jobs import Jobs
+from torchyard.kubernetes.client.api import Api
+from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.reconcile.ports import Key, Unavailable
+from torchyard.schedulers.kueue import POD_SET, VISIBILITY, WORKLOAD, Kueue
+from torchyard.schedulers.protocol import GangObject, QueuePosition, object_name
+from torchyard.schedulers.queue_estimate import Amounts, ClusterQueue, Holder, Waiting
+
+LOOK_SECONDS = 30.0
+MAX_QUEUES = 50  # that are read at a time; the others keep their last answer until their turn
+MAX_PENDING = 1000  # Workloads of a LocalQueue that are read
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_LocalQueue = tuple[str, str]  # namespace, name
+
+
+class KueueQueues:
+    """Places of the jobs that wait in Kueue.
+
+    Args:
+        api: may get pending Workloads of LocalQueues, LocalQueues and ClusterQueues.
+        jobs: all jobs.
+        objects: their Workloads.
+        changed: called with the key of a job whose place has changed.
+        clock: unix seconds.
+    """
+
+    def __init__(
+        self, api: Api, jobs: Jobs, objects: GangObjects, *, changed: Callable[[Key], None], clock: Callable[[], float]
+    ) -> None:
+        self._api, self._jobs, self._objects, self._changed, self._clock = api, jobs, objects, changed, clock
+        self._positions: dict[str, QueuePosition] = {}  # by job uid
+        self._pending: dict[_LocalQueue, dict[str, int]] = {}  # names of Workloads -> place in the ClusterQueue, from 0
+        self._cluster_queues: dict[_LocalQueue, str] = {}
+        self._free: dict[str, Amounts] = {}
+        self._trouble = ""
+
+    def position(self, job_uid: str) -> QueuePosition | None:
+        """Return the place of a job as it was last seen; None: it does not wait, or Kueue does not tell."""
+        return self._positions.get(job_uid)
+
+    async def run(self) -> None:
+        """Ask until cancelled; without Kueue there is nothing to ask."""
+        if not any(each.name == Kueue.name for each in self._objects.schedulers):
+            return
+        while True:
+            await asyncio.sleep(LOOK_SECONDS * random.uniform(0.8, 1.0))  # noqa: S311 -- jitter
+            if self._api.leading and self._jobs.synced.is_set():
+                await self.look()
+
+    async def look(self) -> None:
+        """Read the queues that jobs wait in, and notify the jobs whose place has changed."""
+        waiting = self._waiting()
+        try:
+            for queue in self._next(waiting):
+                try:
+                    await self._read(queue)
+                except NotFound:  # the queue, or the API: it is optional
+                    self._pending.pop(queue, None)
+            self._trouble = ""
+        except (Unavailable, Rejected, Gone, msgspec.MsgspecError) as error:
+            if str(error) != self._trouble:
+                self._trouble = str(error)
+                _log.warning("places in the queues of Kueue are not known: %s", error)
+            self._pending.clear()
+        self._take(waiting)
+
+    # What is asked.
+
+    def _next(self, waiting: Mapping[_LocalQueue, list[tuple[TrainingJob, GangObject]]]) -> list[_LocalQueue]:
+        """Return the queues to read now: those that were read longest ago come first."""
+        read = [each for each in self._pending if each in waiting]
+        self._pending = {each: self._pending[each] for each in read}
+        return [*(each for each in waiting if each not in self._pending), *read][:MAX_QUEUES]
+
+    async def _read(self, queue: _LocalQueue) -> None:
+        namespace, name = queue
+        path = f"/apis/{VISIBILITY}/v1beta2/namespaces/{namespace}/localqueues/{name}/pendingworkloads"
+        pending = await self._get(path, _Pending, {"limit": str(MAX_PENDING)})
+        at = f"/apis/{WORKLOAD.api_version}"
+        local = await self._get(f"{at}/namespaces/{namespace}/localqueues/{name}", _LocalQueueObject)
+        of = local.spec.cluster_queue
+        self._free[of] = (await self._get(f"{at}/clusterqueues/{of}", ClusterQueueObject)).free()
+        self._cluster_queues[queue] = of
+        self._pending.pop(queue, None)  # the end of the order is the one that was read last
+        self._pending[queue] = {each.metadata.name: each.position_in_cluster_queue for each in pending.items or ()}
+
+    async def _get(self, path: str, kind: type[T], params: dict[str, str] | None = None) -> T:
+        return msgspec.json.decode(await self._api.request("GET", path, params=params), type=kind)
+
+    # What follows from the answers.
+
+    def _waiting(self) -> dict[_LocalQueue, list[tuple[TrainingJob, GangObject]]]:
+        found: dict[_LocalQueue, list[tuple[TrainingJob, GangObject]]] = defaultdict(list)
+        for job, there in self._workloads():
+            queue = job.spec.scheduling.queue
+            if queue is not None and not there.condition("QuotaReserved").holds:
+                found[(job.metadata.namespace, queue)].append((job, there))
+        return dict(found)
+
+    def _workloads(self) -> Iterable[tuple[TrainingJob, GangObject]]:
+        for job in self._jobs:
+            if job.status.gang is None or job.status.gang.enforced_by != Kueue.name or job.status.state.terminal:
+                continue
+            name = object_name(job)
+            there = next((each for each in self._objects.of(job.metadata.uid) if each.name == name), None)
+            if there is not None and not there.deleting and not there.condition("Finished").holds:
+                yield job, there
+
+    def _take(self, waiting: Mapping[_LocalQueue, list[tuple[TrainingJob, GangObject]]]) -> None:
+        before, now = self._positions, self._clock()
+        queues: dict[str, list[Waiting]] = defaultdict(list)
+        keys: dict[str, Key] = {}
+        for queue, jobs in waiting.items():
+            pending = self._pending.get(queue, {})
+            for job, there in jobs:
+                keys[job.metadata.uid] = job.key
+                if (position := pending.get(there.name)) is not None:
+                    of = Waiting(uid=job.metadata.uid, position=position, amounts=requested(there))
+                    queues[self._cluster_queues[queue]].append(of)
+        holders = self._holders(now)
+        self._positions = {}
+        for name, of_queue in queues.items():
+            seen = ClusterQueue(
+                free=self._free.get(name, {}), holders=tuple(holders.get(name, ())), waiting=tuple(of_queue)
+            )
+            self._positions |= queue_positions(seen, now, before)
+        for uid, key in keys.items():
+            if before.get(uid) != self._positions.get(uid):
+                self._changed(key)
+
+    def _holders(self, now: float) -> dict[str, list[Holder]]:
+        found: dict[str, list[Holder]] = defaultdict(list)
+        for job, there in self._workloads():
+            if not there.condition("QuotaReserved").holds:
+                continue
+            assigned = there.at("status", "admission", "podSetAssignments") or ()
+            usage = next((each.get("resourceUsage") for each in assigned if each.get("name") == POD_SET), None)
+            holder = Holder(amounts=amounts(usage or {}), ends=ends(job, now))
+            found[str(there.at("status", "admission", "clusterQueue") or "")].append(holder)
+        return found
+
+
+def ends(job: TrainingJob, now: float) -> float | None:
+    """Return when a running job ends by the forecast in its status, unix seconds; None: it has none."""
+    left = job.status.progress.eta_seconds
+    return None if left is None else since(job.status.last_update_time, now) + left
+
+
+def requested(workload: GangObject) -> dict[str, Decimal]:
+    """Return what all pods of a Workload request, with `pods` themselves."""
+    sums: dict[str, Decimal] = {}
+    for pod_set in workload.at("spec", "podSets") or ():
+        count = Decimal(int(pod_set.get("count") or 0))
+        sums["pods"] = sums.get("pods", Decimal(0)) + count
+        containers = ((pod_set.get("template") or {}).get("spec") or {}).get("containers") or ()
+        for container in containers:
+            for name, each in amounts((container.get("resources") or {}).get("requests") or {}).items():
+                sums[name] = sums.get(name, Decimal(0)) + each * count
+    return sums
+
+
+def amounts(quantities: Mapping[str, Any]) -> dict[str, Decimal]:
+    """Return quantities as numbers; one in a form that is not understood is left out."""
+    found: dict[str, Decimal] = {}
+    for name, quantity in quantities.items():
+        try:
+            found[name] = amount(quantity)
+        except ValueError:
+            _log.debug("quantity %s of %s is not understood", quantity, name)
+    return found
+
+
+class _Read(Struct, frozen=True, rename="camel", kw_only=True):
+    """What is read of an object."""
+
+
+class _Name(_Read, frozen=True, kw_only=True):
+    name: str = ""
+
+
+class _PendingWorkload(_Read, frozen=True, kw_only=True):
+    metadata: _Name = _Name()
+    position_in_cluster_queue: int = 0
+
+
+class _Pending(_Read, frozen=True, kw_only=True):
+    items: list[_PendingWorkload] | None = None
+
+
+class _LocalQueueSpec(_Read, frozen=True, kw_only=True):
+    cluster_queue: str = ""
+
+
+class _LocalQueueObject(_Read, frozen=True, kw_only=True):
+    spec: _LocalQueueSpec = _LocalQueueSpec()
+
+
+class _Quota(_Read, frozen=True, kw_only=True):
+    name: str = ""
+    nominal_quota: str | int = 0
+    total: str | int = 0
+
+
+class _Flavor(_Read, frozen=True, kw_only=True):
+    name: str = ""
+    resources: list[_Quota] | None = None
+
+
+class _Group(_Read, frozen=True, kw_only=True):
+    flavors: list[_Flavor] | None = None
+
+
+class _ClusterQueueSpec(_Read, frozen=True, kw_only=True):
+    resource_groups: list[_Group] | None = None
+
+
+class _ClusterQueueStatus(_Read, frozen=True, kw_only=True):
+    flavors_reservation: list[_Flavor] | None = None
+
+
+class ClusterQueueObject(_Read, frozen=True, kw_only=True):
+    """A ClusterQueue as far as its quota is concerned."""
+
+    spec: _ClusterQueueSpec = _ClusterQueueSpec()
+    status: _ClusterQueueStatus = _ClusterQueueStatus()
+
+    def quota(self) -> dict[str, Decimal]:
+        """Return the nominal quota over all flavors."""
+        flavors = [flavor for group in self.spec.resource_groups or () for flavor in group.flavors or ()]
+        return _sum(flavors, lambda each: each.nominal_quota)
+
+    def reserved(self) -> dict[str, Decimal]:
+        """Return the quota that Workloads hold, over all flavors."""
+        return _sum(self.status.flavors_reservation or (), lambda each: each.total)
+
+    def free(self) -> dict[str, Decimal]:
+        """Return the nominal quota that no Workload holds, over all flavors; what may be borrowed is not in it."""
+        held = self.reserved()
+        return {name: max(Decimal(0), each - held.get(name, Decimal(0))) for name, each in self.quota().items()}
+
+
+def _sum(flavors: Iterable[_Flavor], of: Callable[[_Quota], str | int]) -> dict[str, Decimal]:
+    sums: dict[str, Decimal] = {}
+    for flavor in flavors:
+        for each in flavor.resources or ():
+            known = amounts({each.name: of(each)})
+            sums[each.name] = sums.get(each.name, Decimal(0)) + known.get(each.name, Decimal(0))
+    return sums
