@@ -24,7 +24,7 @@ from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
 from torchyard.reconcile.ports import Key, Unavailable
 from torchyard.schedulers.kueue import POD_SET, VISIBILITY, WORKLOAD, Kueue
 from torchyard.schedulers.protocol import GangObject, QueuePosition, object_name
-from torchyard.schedulers.queue_estimate import Amounts, ClusterQueue, Holder, Waiting
+from torchyard.schedulers.queue_estimate import Amounts, ClusterQueue, Holder, Waiting, queue_positions
 
 LOOK_SECONDS = 30.0
 MAX_QUEUES = 50  # that are read at a time; the others keep their last answer until their turn
