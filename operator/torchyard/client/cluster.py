@@ -6,14 +6,16 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
+from torchyard.api.resource import TrainingJob
 from torchyard.client.artifacts import Allowance, Artifact
 from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.curves import Curves, Scale
 from torchyard.client.errors import TorchYardError
 from torchyard.client.explanation import Explanation, explanation
 from torchyard.client.job_details import JobDetails
+from torchyard.client.plans.cluster_plan import ClusterPlan, cluster_plan
 from torchyard.client.ranks import RankStacks
-from torchyard.client.remote import curves, logs, profile, stacks, watch
+from torchyard.client.remote import cluster_view, curves, logs, profile, stacks, watch
 from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
 from torchyard.client.remote.session import Remote, translated
@@ -66,6 +68,12 @@ class ClusterBackend:
             name = document["metadata"]["name"]
             fix = f"`torchyard delete {name}{self.flags}` first, or give this one another --name"
             raise TorchYardError(f"there is a TrainingJob {name!r} in {self.where} already", fix) from error
+
+    async def plan(self, job: TrainingJob, document: Document) -> ClusterPlan:
+        """Return what the cluster would do with a job, as far as the user may read it."""
+        with translated(self.remote):
+            known = await cluster_view.read(self.remote, job, document)
+        return cluster_plan(job, known, time.time())
 
     async def states(self, name: str, uid: str = "", *, until_deleted: bool = False) -> States:  # noqa: ARG002
         """Yield a job at each of its changes, `Away` while the API server does not answer, None once it is gone."""

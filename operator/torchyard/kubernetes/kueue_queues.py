@@ -9,20 +9,20 @@ import logging
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from decimal import Decimal
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from torchyard.api.resource import TrainingJob
-from torchyard.api.values import amount, since
+from torchyard.api.values import since
+from torchyard.kubernetes import kueue_objects
 from torchyard.kubernetes.cache.gang_objects import GangObjects
 from torchyard.kubernetes.cache.jobs import Jobs
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
+from torchyard.kubernetes.kueue_objects import LocalQueue, Pending, amounts, requested
 from torchyard.reconcile.ports import Key, Unavailable
-from torchyard.schedulers.kueue import POD_SET, VISIBILITY, WORKLOAD, Kueue
+from torchyard.schedulers.kueue import POD_SET, Kueue
 from torchyard.schedulers.protocol import GangObject, QueuePosition, object_name
 from torchyard.schedulers.queue_estimate import Amounts, ClusterQueue, Holder, Waiting, queue_positions
 
@@ -31,7 +31,7 @@ MAX_QUEUES = 50  # that are read at a time; the others keep their last answer un
 MAX_PENDING = 1000  # Workloads of a LocalQueue that are read
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_LocalQueue = tuple[str, str]  # namespace, name
+_Name = tuple[str, str]  # namespace and name of a LocalQueue
 
 
 class KueueQueues:
@@ -50,8 +50,8 @@ class KueueQueues:
     ) -> None:
         self._api, self._jobs, self._objects, self._changed, self._clock = api, jobs, objects, changed, clock
         self._positions: dict[str, QueuePosition] = {}  # by job uid
-        self._pending: dict[_LocalQueue, dict[str, int]] = {}  # names of Workloads -> place in the ClusterQueue, from 0
-        self._cluster_queues: dict[_LocalQueue, str] = {}
+        self._pending: dict[_Name, dict[str, int]] = {}  # names of Workloads -> place in the ClusterQueue, from 0
+        self._cluster_queues: dict[_Name, str] = {}
         self._free: dict[str, Amounts] = {}
         self._trouble = ""
 
@@ -87,20 +87,19 @@ class KueueQueues:
 
     # What is asked.
 
-    def _next(self, waiting: Mapping[_LocalQueue, list[tuple[TrainingJob, GangObject]]]) -> list[_LocalQueue]:
+    def _next(self, waiting: Mapping[_Name, list[tuple[TrainingJob, GangObject]]]) -> list[_Name]:
         """Return the queues to read now: those that were read longest ago come first."""
         read = [each for each in self._pending if each in waiting]
         self._pending = {each: self._pending[each] for each in read}
         return [*(each for each in waiting if each not in self._pending), *read][:MAX_QUEUES]
 
-    async def _read(self, queue: _LocalQueue) -> None:
+    async def _read(self, queue: _Name) -> None:
         namespace, name = queue
-        path = f"/apis/{VISIBILITY}/v1beta2/namespaces/{namespace}/localqueues/{name}/pendingworkloads"
-        pending = await self._get(path, _Pending, {"limit": str(MAX_PENDING)})
-        at = f"/apis/{WORKLOAD.api_version}"
-        local = await self._get(f"{at}/namespaces/{namespace}/localqueues/{name}", _LocalQueueObject)
+        pending = await self._get(kueue_objects.pending_path(namespace, name), Pending, {"limit": str(MAX_PENDING)})
+        local = await self._get(kueue_objects.local_queue_path(namespace, name), LocalQueue)
         of = local.spec.cluster_queue
-        self._free[of] = (await self._get(f"{at}/clusterqueues/{of}", ClusterQueueObject)).free()
+        known = await self._get(kueue_objects.cluster_queue_path(of), kueue_objects.ClusterQueue)
+        self._free[of] = known.free()
         self._cluster_queues[queue] = of
         self._pending.pop(queue, None)  # the end of the order is the one that was read last
         self._pending[queue] = {each.metadata.name: each.position_in_cluster_queue for each in pending.items or ()}
@@ -110,8 +109,8 @@ class KueueQueues:
 
     # What follows from the answers.
 
-    def _waiting(self) -> dict[_LocalQueue, list[tuple[TrainingJob, GangObject]]]:
-        found: dict[_LocalQueue, list[tuple[TrainingJob, GangObject]]] = defaultdict(list)
+    def _waiting(self) -> dict[_Name, list[tuple[TrainingJob, GangObject]]]:
+        found: dict[_Name, list[tuple[TrainingJob, GangObject]]] = defaultdict(list)
         for job, there in self._workloads():
             queue = job.spec.scheduling.queue
             if queue is not None and not there.condition("QuotaReserved").holds:
@@ -127,7 +126,7 @@ class KueueQueues:
             if there is not None and not there.deleting and not there.condition("Finished").holds:
                 yield job, there
 
-    def _take(self, waiting: Mapping[_LocalQueue, list[tuple[TrainingJob, GangObject]]]) -> None:
+    def _take(self, waiting: Mapping[_Name, list[tuple[TrainingJob, GangObject]]]) -> None:
         before, now = self._positions, self._clock()
         queues: dict[str, list[Waiting]] = defaultdict(list)
         keys: dict[str, Key] = {}
@@ -165,105 +164,3 @@ def ends(job: TrainingJob, now: float) -> float | None:
     """Return when a running job ends by the forecast in its status, unix seconds; None: it has none."""
     left = job.status.progress.eta_seconds
     return None if left is None else since(job.status.last_update_time, now) + left
-
-
-def requested(workload: GangObject) -> dict[str, Decimal]:
-    """Return what all pods of a Workload request, with `pods` themselves."""
-    sums: dict[str, Decimal] = {}
-    for pod_set in workload.at("spec", "podSets") or ():
-        count = Decimal(int(pod_set.get("count") or 0))
-        sums["pods"] = sums.get("pods", Decimal(0)) + count
-        containers = ((pod_set.get("template") or {}).get("spec") or {}).get("containers") or ()
-        for container in containers:
-            for name, each in amounts((container.get("resources") or {}).get("requests") or {}).items():
-                sums[name] = sums.get(name, Decimal(0)) + each * count
-    return sums
-
-
-def amounts(quantities: Mapping[str, Any]) -> dict[str, Decimal]:
-    """Return quantities as numbers; one in a form that is not understood is left out."""
-    found: dict[str, Decimal] = {}
-    for name, quantity in quantities.items():
-        try:
-            found[name] = amount(quantity)
-        except ValueError:
-            _log.debug("quantity %s of %s is not understood", quantity, name)
-    return found
-
-
-class _Read(Struct, frozen=True, rename="camel", kw_only=True):
-    """What is read of an object."""
-
-
-class _Name(_Read, frozen=True, kw_only=True):
-    name: str = ""
-
-
-class _PendingWorkload(_Read, frozen=True, kw_only=True):
-    metadata: _Name = _Name()
-    position_in_cluster_queue: int = 0
-
-
-class _Pending(_Read, frozen=True, kw_only=True):
-    items: list[_PendingWorkload] | None = None
-
-
-class _LocalQueueSpec(_Read, frozen=True, kw_only=True):
-    cluster_queue: str = ""
-
-
-class _LocalQueueObject(_Read, frozen=True, kw_only=True):
-    spec: _LocalQueueSpec = _LocalQueueSpec()
-
-
-class _Quota(_Read, frozen=True, kw_only=True):
-    name: str = ""
-    nominal_quota: str | int = 0
-    total: str | int = 0
-
-
-class _Flavor(_Read, frozen=True, kw_only=True):
-    name: str = ""
-    resources: list[_Quota] | None = None
-
-
-class _Group(_Read, frozen=True, kw_only=True):
-    flavors: list[_Flavor] | None = None
-
-
-class _ClusterQueueSpec(_Read, frozen=True, kw_only=True):
-    resource_groups: list[_Group] | None = None
-
-
-class _ClusterQueueStatus(_Read, frozen=True, kw_only=True):
-    flavors_reservation: list[_Flavor] | None = None
-
-
-class ClusterQueueObject(_Read, frozen=True, kw_only=True):
-    """A ClusterQueue as far as its quota is concerned."""
-
-    spec: _ClusterQueueSpec = _ClusterQueueSpec()
-    status: _ClusterQueueStatus = _ClusterQueueStatus()
-
-    def quota(self) -> dict[str, Decimal]:
-        """Return the nominal quota over all flavors."""
-        flavors = [flavor for group in self.spec.resource_groups or () for flavor in group.flavors or ()]
-        return _sum(flavors, lambda each: each.nominal_quota)
-
-    def reserved(self) -> dict[str, Decimal]:
-        """Return the quota that Workloads hold, over all flavors."""
-        return _sum(self.status.flavors_reservation or (), lambda each: each.total)
-
-    def free(self) -> dict[str, Decimal]:
-        """Return the nominal quota that no Workload holds, over all flavors; what may be borrowed is not in it."""
-        held = self.reserved()
-        return {name: max(Decimal(0), each - held.get(name, Decimal(0))) for name, each in self.quota().items()}
-
-
-def _sum(flavors: Iterable[_Flavor], of: Callable[[_Quota], str | int]) -> dict[str, Decimal]:
-    sums: dict[str, Decimal] = {}
-    for flavor in flavors:
-        for each in flavor.resources or ():
-            known = amounts({each.name: of(each)})
-            sums[each.name] = sums.get(each.name, Decimal(0)) + known.get(each.name, Decimal(0))
-    return sums

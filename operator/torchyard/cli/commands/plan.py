@@ -3,11 +3,15 @@
 from argparse import ArgumentParser
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchyard.api.values import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
+
+if TYPE_CHECKING:
+    from torchyard.api.resource import TrainingJob
+    from torchyard.client.plans.cluster_plan import ClusterPlan
 
 GIB = 1024**3
 # About the GiB that CUDA reports for a whole device, by the names people use, from what is published of them and quoted
@@ -41,47 +45,155 @@ NOTES = {
 
 def plan_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `plan`."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="job file (YAML or JSON) with a spec.trainer")
+    parser.add_argument("file", metavar="FILE", type=Path, help="job file (YAML or JSON)")
     parser.add_argument(
         "--gpu", metavar="GPU", help=f"GPU that the job must fit: {', '.join(GPUS)}, or a size such as 24Gi"
     )
     common.sets(parser)
-    common.output(parser, "json", "yaml", help="print the forecast as a document")
+    common.location_options(parser)
+    common.output(parser, "json", "yaml", help="print the plan as a document")
 
 
-def plan(file: Path, gpu: str | None, sets: list[str], output: Literal["json", "yaml"] | None) -> int:
+def plan(
+    *,
+    file: Path,
+    gpu: str | None,
+    sets: list[str],
+    context: str | None,
+    namespace: str | None,
+    output: Literal["json", "yaml"] | None,
+) -> int:
     """Carry out `torchyard plan`.
 
     The memory of each rank is compared with that of a GPU: the one of --gpu, else `gpu.minMemory` of the file.
+
+    With -n or --context, the cluster is asked as well, with your rights: whether the job fits now, who holds the GPUs
+    and until when, what queue and quotas leave, what the file changes in the job of its name, and whether that restarts
+    it. `torchyard submit --dry-run` prints the same.
 
     A step runs with tensors that have shapes but no content, so no GPU is needed. This takes about 10 seconds, up to a
     minute if a configuration that fits must be searched for, and minutes for a large model that also generates text.
     If the job does not fit, the cheapest change that makes it fit is printed.
 
-    Exit codes: 0 the job fits or no GPU is given, 1 it does not fit, 64 invalid file, 65 unusable data.
+    Exit codes: 0 the job fits, now or later, or no GPU is given; 1 it does not fit, or the cluster rejects it; 64
+    invalid file, 65 unusable data.
     """
-    from torchyard.cli.output import emit
     from torchyard.client.files import job_of
 
     if file.suffix == ".py":
         raise unknown_step(f"{file} is a script")
     job = job_of(file, sets)
-    spec = job.spec
-    if spec.trainer is None:
+    on_cluster = context is not None or namespace is not None
+    if not on_cluster and job.spec.trainer is None:
         raise unknown_step(f"{file} runs a program of its own")
-    size = gpu or (str(spec.gpu.min_memory) if spec.gpu is not None and spec.gpu.min_memory is not None else None)
-    memory = bytes_of(size) if size else None
+    size = size_of(job, gpu)
+    found, why = (memory_of(job, file.parent, gpu), "") if not on_cluster else memory_if_possible(job, file.parent, gpu)
+    if not on_cluster:
+        return show(found, size, None, "", output)
+    from torchyard.client.jobs import creatable
+
+    document = creatable(job, str(file), namespace)
+    return show(found, size, on_the_cluster(job, document, context, namespace), why, output)
+
+
+def size_of(job: "TrainingJob", gpu: str | None) -> str | None:
+    """Return the GPU that ranks must fit: of the command line, else of the job; None: neither names one."""
+    spec = job.spec
+    return gpu or (str(spec.gpu.min_memory) if spec.gpu is not None and spec.gpu.min_memory is not None else None)
+
+
+def memory_of(job: "TrainingJob", folder: Path, gpu: str | None) -> dict[str, Any]:
+    """Return the forecast of the memory of each rank of a job with a trainer."""
+    spec = job.spec
+    size = size_of(job, gpu)
     procs = max(1, spec.gpus_per_node) if spec.procs_per_node == "auto" else spec.procs_per_node
-    field = "--gpu" if gpu else "spec.gpu.minMemory"
     with waiting():
-        found = forecast(
-            job, file.parent, ranks=spec.nodes * procs, local=procs, memory=memory, field=field, bf16=has_bf16(size)
+        return forecast(
+            job,
+            folder,
+            ranks=spec.nodes * procs,
+            local=procs,
+            memory=bytes_of(size) if size else None,
+            field="--gpu" if gpu else "spec.gpu.minMemory",
+            bf16=has_bf16(size),
         )
+
+
+def memory_if_possible(job: "TrainingJob", folder: Path, gpu: str | None) -> tuple[dict[str, Any] | None, str]:
+    """Return the forecast, or None and why there is none: the rest of a plan does not need it."""
+    from torchyard.client.errors import INVALID, TorchYardError
+
+    if job.spec.trainer is None:
+        return None, "memory per rank: only the step of a spec.trainer can be forecast"
+    if job.spec.procs_per_node == "auto" and job.spec.resources.claims:
+        return None, "memory per rank: set procsPerNode, since the GPUs of claims are not counted here"
+    try:
+        return memory_of(job, folder, gpu), ""
+    except TorchYardError as error:
+        if error.code == INVALID:
+            raise
+        return None, f"memory per rank: {error}"
+
+
+def on_the_cluster(
+    job: "TrainingJob", document: dict[str, Any], context: str | None, namespace: str | None
+) -> "ClusterPlan":
+    """Ask the cluster what it would do with a job.
+
+    Args:
+        job: to be planned.
+        document: of the job, as it would be created.
+        context: of the kubeconfig.
+        namespace: of the cluster.
+
+    Raises:
+        TorchYardError: there is no cluster, or it does not answer.
+    """
+    from torchyard.client.backend import Backend
+    from torchyard.client.cluster import ClusterBackend
+    from torchyard.client.location import Location
+
+    async def ask(backend: Backend) -> "ClusterPlan":
+        assert isinstance(backend, ClusterBackend)
+        return await backend.plan(job, document)
+
+    return common.ask_at(Location("cluster", context, namespace or document["metadata"].get("namespace")), ask)
+
+
+def show(
+    memory: dict[str, Any] | None,
+    size: str | None,
+    cluster: "ClusterPlan | None",
+    why: str,
+    output: Literal["json", "yaml"] | None,
+) -> int:
+    """Print a plan and return the exit code.
+
+    Args:
+        memory: the forecast of the trainer, if there is one.
+        size: the GPU that ranks must fit.
+        cluster: the plan on a cluster, if one was asked.
+        why: why there is no forecast.
+        output: the form; None: words.
+    """
+    from torchyard.cli.output import emit
+
     if output is not None:
-        emit(found, output)
+        document = dict(memory or {})
+        if cluster is not None:
+            import msgspec
+
+            document["cluster"] = msgspec.to_builtins(cluster)
+            document["cluster"]["notes"] += [why] if why else []
+        emit(document, output)
     else:
-        print(forecast_text(found, size))
-    return FAILED if found["job"]["fits"] is False else SUCCEEDED
+        if cluster is not None:
+            print(cluster)
+            print(f"  {'memory':<10}{why.removeprefix('memory per rank: ') or 'of each rank:'}")
+        if memory is not None:
+            print(forecast_text(memory, size))
+    possible = cluster is None or cluster.possible
+    return FAILED if not possible or (memory is not None and memory["job"]["fits"] is False) else SUCCEEDED
 
 
 def unknown_step(what: str) -> RefusalError:

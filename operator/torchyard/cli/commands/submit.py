@@ -1,12 +1,16 @@
 """`torchyard submit FILE`."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.cli import arguments as common
 from torchyard.cli.commands.job_options import declare, options_of
-from torchyard.cli.errors import INTERRUPTED, SUCCEEDED
+from torchyard.cli.errors import INTERRUPTED, SUCCEEDED, RefusalError
 from torchyard.cli.output import emit, say
+
+if TYPE_CHECKING:
+    from torchyard.api.resource import TrainingJob
+    from torchyard.client.start import RequestedJob
 
 
 def submit_arguments(parser: common.Parser) -> None:
@@ -14,6 +18,9 @@ def submit_arguments(parser: common.Parser) -> None:
     declare(parser, "cluster")
     parser.add_argument("--name", help="name of the job; by default that of the job file, or one from the script's")
     common.location_options(parser)
+    parser.add_argument(
+        "--dry-run", action="store_true", help="submit nothing: print what `torchyard plan` prints of this job"
+    )
     parser.add_argument("-w", "--watch", action="store_true", help="show the job until it ends")
     common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the object on stdout, and the program's output on stderr")
@@ -24,6 +31,7 @@ def submit(
     name: str | None,
     context: str | None,
     namespace: str | None,
+    dry_run: bool,
     watch: bool,
     quiet: bool,
     output: Literal["json", "yaml"] | None,
@@ -41,6 +49,9 @@ def submit(
 
     The file of a TrainingSweep makes the operator run its trials; `torchyard sweep` shows the results.
 
+    With --dry-run nothing is created: whether the job fits now, who holds the GPUs, queue and quotas, and what differs
+    from the job of its name, as `torchyard plan -n NAMESPACE` prints it.
+
     With --watch, the output of the program is written to stdout, or shown below the curve if stdout is a terminal.
     Ctrl-C ends the view and leaves the job running.
 
@@ -50,8 +61,6 @@ def submit(
 
     import msgspec
 
-    from torchyard.api.backends import ignored
-    from torchyard.api.launch import checkpoint_claim
     from torchyard.api.validation.validate import has_kind
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.commands.follow import follow
@@ -63,23 +72,26 @@ def submit(
     from torchyard.sweeps.resource import KIND
 
     options = options_of(values)
+    if dry_run and watch:
+        raise RefusalError("--dry-run submits nothing that --watch could show", "leave one of them out")
     if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):
         from torchyard.cli.commands.sweep_submit import submit as submit_sweep
 
+        if dry_run:
+            raise RefusalError("--dry-run plans one job, not a sweep", "plan its jobTemplate as a job file")
         return submit_sweep(options, name, context, namespace, output)
     wanted = requested(options, "cluster", name)
     if options.save is not None:
         save(wanted, options.save, "cluster")
         return SUCCEEDED
     job = wanted.job
-    if unused := ignored(job.spec, "cluster"):
-        say(f"torchyard: a cluster ignores {', '.join(unused)}; ignored")
-    if job.spec.trainer is not None and checkpoint_claim(job.spec) is None:
-        say("torchyard: no claim in checkpoint.volume: its checkpoints and exports are lost with its pods")
+    _warn(job)
     if name is not None:
         job = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
     called = job.metadata.name
     document = creatable(job, wanted.source, namespace)
+    if dry_run:
+        return _plan(wanted, job, document, context, namespace, output=output)
 
     async def submit(backend: Backend) -> int:
         assert isinstance(backend, ClusterBackend)
@@ -99,3 +111,28 @@ def submit(
     except KeyboardInterrupt:
         say(f"{called} continues in the cluster")
         return INTERRUPTED
+
+
+def _warn(job: "TrainingJob") -> None:
+    from torchyard.api.backends import ignored
+    from torchyard.api.launch import checkpoint_claim
+
+    if unused := ignored(job.spec, "cluster"):
+        say(f"torchyard: a cluster ignores {', '.join(unused)}; ignored")
+    if job.spec.trainer is not None and checkpoint_claim(job.spec) is None:
+        say("torchyard: no claim in checkpoint.volume: its checkpoints and exports are lost with its pods")
+
+
+def _plan(
+    wanted: "RequestedJob",
+    job: "TrainingJob",
+    document: dict[str, Any],
+    *location: str | None,
+    output: Literal["json", "yaml"] | None,
+) -> int:
+    """Print the plan of a job, and submit nothing."""
+    from torchyard.cli.commands import plan
+
+    memory, why = plan.memory_if_possible(job, wanted.folder, None)
+    found = plan.on_the_cluster(job, document, *location)
+    return plan.show(memory, plan.size_of(job, None), found, why, output)

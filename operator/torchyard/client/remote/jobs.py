@@ -74,9 +74,9 @@ async def get_pages(remote: Remote, path: str, **selectors: str) -> list[Documen
     return found
 
 
-async def create(remote: Remote, document: Mapping[str, Any]) -> Document:
-    """Create a job; the server rejects unknown fields instead of dropping them."""
-    params = {"fieldManager": "torchyard", "fieldValidation": "Strict"}
+async def create(remote: Remote, document: Mapping[str, Any], *, dry_run: bool = False) -> Document:
+    """Create a job, or only let the server check it; it rejects unknown fields instead of dropping them."""
+    params = {"fieldManager": "torchyard", "fieldValidation": "Strict", **({"dryRun": "All"} if dry_run else {})}
     return _document(await remote.api.request("POST", jobs_path(remote.namespace), params=params, body=document))
 
 
