@@ -1,4 +1,4 @@
-"""What a cluster would do with a job: capacity, holders of GPUs, queue and quota, and changes to the job of its name."""
+"""What a cluster would do with a job: capacity, holders of GPUs, queue, quota, and changes to the job of its name."""
 
 from decimal import Decimal
 
@@ -26,7 +26,7 @@ def job(name="cvrp", nodes=2, gpus=8, **spec):
     return read_job({"metadata": {"name": name, "namespace": "team", "uid": "u"}, "spec": document})
 
 
-def node(name, gpus=8, ready=True, labels=None, taints=(), cpu="64"):
+def node(name, gpus=8, *, ready=True, labels=None, taints=(), cpu="64"):
     document = {
         "metadata": {"name": name, "labels": labels or {}},
         "spec": {"taints": list(taints)},
@@ -38,7 +38,7 @@ def node(name, gpus=8, ready=True, labels=None, taints=(), cpu="64"):
     return msgspec.convert(document, Node)
 
 
-def pod(on, gpus, owner="other", namespace="vision", kind="TrainingJob", phase="Running"):
+def pod(on, gpus, owner="other", *, namespace="vision", kind="TrainingJob", phase="Running"):
     controller = {
         "apiVersion": "torchyard.dev/v1alpha1", "kind": kind, "name": owner, "uid": "o", "controller": True,
     }  # fmt: skip
@@ -56,6 +56,7 @@ def pod(on, gpus, owner="other", namespace="vision", kind="TrainingJob", phase="
 
 
 NODES = (node("a"), node("b"))
+TAINT = {"key": "team", "value": "x", "effect": "NoSchedule"}
 
 
 @pytest.mark.parametrize(
@@ -74,12 +75,12 @@ NODES = (node("a"), node("b"))
         (job(), (node("a"), node("b", ready=False)), (), False, False, "Never on these nodes"),
         (job(scheduling={"nodeSelector": {"pool": "h100"}}), NODES, (), False, None, "no node has pool=h100"),
         (job(), (*NODES, node("c", taints=[{"key": GPU, "effect": "NoSchedule"}])), (pod("a", 8),), True, True, "Yes"),
-        (job(), (node("a", taints=[{"key": "team", "value": "x", "effect": "NoSchedule"}]),), (), False, None, "team=x"),
+        (job(), (node("a", taints=[TAINT]),), (), False, None, "team=x"),
         (job(), None, None, None, None, "Not known: nodes could not be read."),
         (job(), NODES, None, None, True, "Not known: pods of other namespaces could not be read."),
     ],
 )  # fmt: skip
-def test_whether_it_fits(asked, nodes, pods, now, ever, words):
+def test_whether_it_fits(asked, nodes, pods, now, ever, words):  # noqa: PLR0917 -- a table
     found = fit(asked, nodes, pods)
     assert (found.now, found.ever) == (now, ever)
     assert words in found.sentence
@@ -123,7 +124,7 @@ QUEUE = msgspec.convert(
             {"name": "x", "resources": [{"name": GPU, "nominalQuota": "16"}, {"name": "cpu", "nominalQuota": "64"}]},
             {"name": "y", "resources": [{"name": GPU, "nominalQuota": 8}]},
         ]}]},
-        "status": {"pendingWorkloads": 2, "flavorsReservation": [{"name": "x", "resources": [{"name": GPU, "total": "12"}]}]},
+        "status": {"flavorsReservation": [{"name": "x", "resources": [{"name": GPU, "total": "12"}]}]},
     },
     ClusterQueue,
 )  # fmt: skip
@@ -180,6 +181,22 @@ def test_a_suspended_job_is_changed_without_a_restart():
     assert (found.restarts, [each.effect for each in found.changes]) == (False, ["at once"])
 
 
+WORDS = """\
+cvrp in namespace team of context test
+  fits now? Not now: it needs 24 GPUs (3 pods x 8 GPUs), free are at most 20 GPUs, on one node at most 8 GPUs.
+  GPUs      4 GPUs: vision/soon (TrainingJob, Running), ends in 40m by its forecast
+  queue     research, ClusterQueue gpus, 2 Workloads wait in it
+  quota     ClusterQueue gpus, nvidia.com/gpu: needs 24 GPUs, free 12 GPUs of 24 GPUs (waits)
+  job       exists and is Running; this file changes:
+            spec.nodes: 2 -> 3 (suspend first)
+            spec.scheduling.queue: not set -> "research" (suspend first)
+            spec.gracePeriod: "30s" -> "60s" (at once)
+            this restarts it from its checkpoint, step 120 or later: `torchyard suspend cvrp`, change it, \
+`torchyard resume cvrp`
+  not read  ClusterQueue x: forbidden
+"""
+
+
 def plan(asked, **view):
     return cluster_plan(asked, ClusterView(where="namespace team of context test", **view), NOW)
 
@@ -199,20 +216,7 @@ def test_the_plan_in_words():
         cluster_queue=QUEUE,
         unread=("ClusterQueue x: forbidden",),
     )
-    assert str(found).splitlines() == [
-        "cvrp in namespace team of context test",
-        "  fits now? Not now: it needs 24 GPUs (3 pods x 8 GPUs), free are at most 20 GPUs, on one node at most 8 GPUs.",
-        "  GPUs      4 GPUs: vision/soon (TrainingJob, Running), ends in 40m by its forecast",
-        "  queue     research, ClusterQueue gpus, 2 Workloads wait in it",
-        "  quota     ClusterQueue gpus, nvidia.com/gpu: needs 24 GPUs, free 12 GPUs of 24 GPUs (waits)",
-        "  job       exists and is Running; this file changes:",
-        "            spec.nodes: 2 -> 3 (suspend first)",
-        '            spec.scheduling.queue: not set -> "research" (suspend first)',
-        '            spec.gracePeriod: "30s" -> "60s" (at once)',
-        "            this restarts it from its checkpoint, step 120 or later: `torchyard suspend cvrp`, change it, "
-        "`torchyard resume cvrp`",
-        "  not read  ClusterQueue x: forbidden",
-    ]
+    assert str(found).splitlines() == WORDS.splitlines()
     assert found.possible
 
 
