@@ -32,15 +32,17 @@ def episodes_of(lengths: list[int], *, size: int = 32, seed: int = 0) -> list[di
 TASKS = ("move left", "move to the right")
 
 
-def write_lerobot(folder: Path, version: str, lengths: list[int], *, video: bool = False, cameras: int = 1) -> Path:
-    """Write a dataset; return its folder."""
-    episodes = episodes_of(lengths)
+def write_lerobot(
+    folder: Path, version: str, lengths: list[int], *, video: bool = False, cameras: int = 1, parts: int = 1
+) -> Path:
+    """Write a dataset, whose actions have so many equal parts; return its folder."""
+    episodes = [{**each, "action": each["action"].repeat(parts, 1)} for each in episodes_of(lengths)]
     size = episodes[0]["images"].shape[1]
     names = [f"observation.images.camera{number}" for number in range(cameras)]
     kind = "video" if video else "image"
     features = {
         "observation.state": {"dtype": "float32", "shape": [2], "names": ["position", "constant"]},
-        "action": {"dtype": "float32", "shape": [1], "names": ["step"]},
+        "action": {"dtype": "float32", "shape": [parts], "names": ["step", "again"][:parts]},
         **{name: {"dtype": kind, "shape": [size, size, 3], "names": ["height", "width", "channels"]} for name in names},
     }
     v3 = version == "v3.0"
@@ -86,10 +88,10 @@ def rename_features(folder: Path, names: dict[str, str]) -> None:
 
 
 def _table(number: int, begin: int, episode: dict[str, Any], images: list[str]) -> Any:
-    length = len(episode["state"])
+    length, one = len(episode["state"]), episode["action"].shape[1] == 1  # which is written as a number
     columns: dict[str, Any] = {
         "observation.state": pa.array(episode["state"].tolist(), pa.list_(pa.float32(), 2)),
-        "action": pa.array(episode["action"][:, 0]),  # a vector of one number is written as a number
+        "action": pa.array(episode["action"].squeeze(1).tolist() if one else episode["action"].tolist()),
         "timestamp": pa.array(np.arange(length, dtype=np.float32) / FPS),
         "frame_index": pa.array(np.arange(length)),
         "episode_index": pa.array(np.full(length, number)),

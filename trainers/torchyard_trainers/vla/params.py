@@ -128,10 +128,10 @@ def _check_head(params: Params, values: dict[str, Any]) -> None:
             f"{_AT}.chunk: {values['chunk']}, but the U-Net of head diffusion halves it twice; use a multiple of "
             f"{CHUNK_OF_UNET}"
         )
-    steps = values.get("noise_steps", 100)
-    if (params.denoising_steps or 0) > steps:
+    steps, count = values.get("noise_steps", 100), values.get("denoising_steps", 10)
+    if count > steps:
         raise ConfigError(
-            f"{_AT}.denoisingSteps: {params.denoising_steps}, but there are {steps} from an action to noise; lower it "
+            f"{_AT}.denoisingSteps: {count}, but there are {steps} from an action to noise; lower it "
             f"or raise {_AT}.noiseSteps"
         )
     if params.lora_rank is None:

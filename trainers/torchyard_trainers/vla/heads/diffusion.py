@@ -123,7 +123,7 @@ class Diffusion:
         self._chunk, self._parts, self._count = (
             settings.chunk,
             parts,
-            min(settings.denoising_steps, settings.noise_steps),
+            settings.denoising_steps,
         )
         self.schedule = Schedule(settings.noise_steps)
 
