@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import yaml
@@ -23,6 +25,7 @@ SHORT = {  # the first part of a name that there is counts
     "vecrl": {"environmentSteps": 4096, "evalEpisodes": 4},
     "vlm": {"environmentSteps": 1024, "evalEpisodes": 4},
     "vla": {"steps": 5, "evalEpisodes": 4},
+    "own-": {"steps": 5, "evalEpisodes": 4, "evalSamples": 8},
     "lm": {"steps": 5, "evalSamples": 8},
     "chars": {"steps": 10},
 }
@@ -56,6 +59,11 @@ def test_a_script_of_your_own_knows_nothing_of_us(script: str) -> None:
     assert "torchyard" not in (EXAMPLES / script).read_text().lower()
 
 
+@pytest.mark.parametrize("file", sorted(EXAMPLES.rglob("own_*.py")), ids=lambda file: file.stem)
+def test_an_example_of_your_own_is_short(file: object) -> None:
+    assert len(file.read_text().splitlines()) < 40  # type: ignore[attr-defined]
+
+
 @pytest.mark.e2e
 @pytest.mark.parametrize("file", JOBS, ids=lambda file: file.stem)
 def test_an_example_runs_to_its_end(torchyard: CommandLine, file: object) -> None:
@@ -63,6 +71,9 @@ def test_an_example_runs_to_its_end(torchyard: CommandLine, file: object) -> Non
     if name in AS_USERS_START_THEM:
         del torchyard.env[OWNER]
     shutil.copytree(EXAMPLES, torchyard.folder / "examples")
+    if name == "own-robot":
+        command = [sys.executable, "own_dataset.py", "recordings"]
+        subprocess.run(command, cwd=torchyard.folder / "examples", check=True)
     fewer = next((params for part, params in SHORT.items() if part in name), {})
     short = [word for field, value in fewer.items() for word in ("--set", f"spec.trainer.params.{field}={value}")]
     if name in FEWER_STEPS:

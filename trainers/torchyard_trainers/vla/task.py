@@ -63,6 +63,8 @@ class VisionLanguageAction(Workload):
         self.architecture += ["trainer.params.lora_alpha"] if settings.lora_rank is not None else []
         self.tabletop: Tabletop | None = None
         self.source: Recordings | None = None
+        self._config: Any = None  # of a model of transformers, and its type
+        self._kind = ""
         self._own = policy_class(settings.policy) if settings.policy is not None else None
         self.deferred = self._own is None
         vocabulary = None if self._own is not None else self._open_model()
@@ -79,7 +81,7 @@ class VisionLanguageAction(Workload):
             self.fingerprints[GEOMETRY] = geometry_of(self._config)
         if settings.head == "tokens":
             self.fingerprints[HEAD] = paligemma.ANSWERS
-        self.objective: Objective = objective_of(settings, getattr(self, "_config", None), parts=self._action)
+        self.objective: Objective = objective_of(settings, self._config, parts=self._action)
         self.robot: Robot | None = None
         if settings.environment is not None and self.source is not None:
             self.robot = open_robot(settings, self.source, size)
