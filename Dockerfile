@@ -26,6 +26,9 @@ COPY pyproject.toml README.md /build/src/
 COPY operator/ /build/src/operator/
 COPY agent/ /build/src/agent/
 COPY trainers/ /build/src/trainers/
+COPY charts/ /build/src/charts/
+COPY examples/ /build/src/examples/
+COPY hack/wheel.py /build/src/hack/
 RUN ["sh", "/build/ours.sh"]
 
 FROM build AS operator-packages
@@ -90,6 +93,9 @@ COPY pyproject.toml README.md /build/src/
 COPY operator/ /build/src/operator/
 COPY agent/ /build/src/agent/
 COPY trainers/ /build/src/trainers/
+COPY charts/ /build/src/charts/
+COPY examples/ /build/src/examples/
+COPY hack/wheel.py /build/src/hack/
 RUN ["sh", "/build/ours.sh"]
 
 FROM cuda-build AS trainer-packages

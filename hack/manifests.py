@@ -1,7 +1,8 @@
-"""Write the installation as plain YAML into dist/, for people without Helm: `make manifests`.
+"""Render the chart with its defaults into charts/plain.yaml, and into dist/ beside the resource: `make manifests`.
 
-The chart is the one source. The resource stands apart from the operator, since deleting it deletes every
-TrainingJob; a certificate is in neither, for everybody would have its key (docs/installation.md says how to make one).
+`torchyard install` applies these objects where there is no Helm. The resource stands apart from the operator, since
+deleting it deletes every TrainingJob. The CA is in neither, for everybody would have its key: `torchyard install`
+creates one, and docs/installation.md says how to do it by hand.
 """
 
 import shutil
@@ -16,18 +17,40 @@ from torchyard.api.crd import crd_yaml
 from torchyard.sweeps.crd import sweep_crd_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+PLAIN = ROOT / "charts/plain.yaml"
 NAMESPACE = "torchyard-system"
-VALUES = {"crds": {"install": False}, "tls": {"existingSecret": "torchyard-intake-tls"}}
+VALUES = {"crds": {"install": False}}
+HEADER = "# Rendered from charts/torchyard by `make manifests`. Without Helm, `torchyard install` applies it.\n"
 HELMS_OWN = ("helm.sh/chart", "app.kubernetes.io/managed-by")
 
 
 def main(folder: Path) -> None:
-    """Write crd.yaml and operator.yaml."""
+    """Write charts/plain.yaml, and crd.yaml and operator.yaml into `folder`."""
+    PLAIN.write_text(plain(), encoding="utf-8")
+    print(PLAIN)
+    write(folder)
+
+
+def write(folder: Path) -> None:
+    """Write crd.yaml and operator.yaml.
+
+    Raises:
+        ValueError: charts/plain.yaml is not what the chart renders.
+    """
+    text = plain()
+    if not PLAIN.exists() or PLAIN.read_text(encoding="utf-8") != text:
+        raise ValueError("charts/plain.yaml is not what the chart renders; run `make manifests` and commit it")
     folder.mkdir(parents=True, exist_ok=True)
-    operator = yaml.safe_dump_all([namespace(), *map(without_helm, rendered())], sort_keys=False, width=120)
-    for name, text in (("crd.yaml", f"{crd_yaml()}---\n{sweep_crd_yaml()}"), ("operator.yaml", operator)):
-        (folder / name).write_text(text, encoding="utf-8")
+    operator = yaml.safe_dump(namespace(), sort_keys=False) + "---\n" + text
+    for name, content in (("crd.yaml", f"{crd_yaml()}---\n{sweep_crd_yaml()}"), ("operator.yaml", operator)):
+        (folder / name).write_text(content, encoding="utf-8")
         print(folder / name)
+
+
+def plain() -> str:
+    """Return the objects that the chart installs by default, without its resources, its CA and the labels of Helm."""
+    objects = [without_helm(document) for document in rendered() if document["kind"] != "Secret"]
+    return HEADER + yaml.safe_dump_all(objects, sort_keys=False, width=120)
 
 
 def rendered() -> list[dict[str, Any]]:

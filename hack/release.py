@@ -40,7 +40,7 @@ def main(folder: Path, images: dict[str, str]) -> None:
     for kind in ("--wheel", "--sdist"):
         subprocess.run([*build, kind], cwd=ROOT, check=True)
     (folder / ".gitignore").unlink(missing_ok=True)
-    manifests.main(folder)
+    manifests.write(folder)
     sbom.main(folder)
     write_chart(ROOT / "charts/torchyard", folder, images)
     (folder / NOTES).write_text(notes)

@@ -10,7 +10,6 @@ import yaml
 from tests.cli.conftest import EXAMPLES, CommandLine
 
 from torchyard.api.validation.validate import validate_file
-from torchyard.cli.commands.demo import EXAMPLE
 from torchyard.local.shared_templates import OWNER
 
 # Sweeps have tests of their own (tests/sweep).
@@ -42,11 +41,6 @@ def test_an_example_is_valid_and_named_like_its_file(file: object) -> None:
 
 def test_the_smallest_example_stays_small() -> None:
     assert len(yaml.safe_dump(yaml.safe_load((EXAMPLES / "cvrp.yaml").read_text())["spec"]).splitlines()) <= 6
-
-
-def test_the_demo_runs_the_shipped_example() -> None:
-    _for_editors, _, example = (EXAMPLES / "cvrp.yaml").read_text().partition("\n")
-    assert EXAMPLE.read_text() == example
 
 
 @pytest.mark.parametrize("module", ["parcels.py", "reach.py"])

@@ -21,6 +21,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 LOOK_SECONDS = 60.0
 _SKEW = dt.timedelta(hours=1)
 _EPOCH = "..data"
+_PURPOSES = (
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
 
 _log = logging.getLogger(__name__)
 
@@ -65,22 +76,6 @@ def renew(ca: Path, out: Path, host: str, life: dt.timedelta) -> dt.datetime:
     key = ec.generate_private_key(ec.SECP256R1())
     now = dt.datetime.now(dt.UTC)
     ends = min(now + life, issuer.not_valid_after_utc)
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        **dict.fromkeys(
-            (
-                "content_commitment",
-                "key_encipherment",
-                "data_encipherment",
-                "key_agreement",
-                "key_cert_sign",
-                "crl_sign",
-                "encipher_only",
-                "decipher_only",
-            ),
-            False,
-        ),
-    )
     leaf = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "torchyard-intake")]))
@@ -91,7 +86,7 @@ def renew(ca: Path, out: Path, host: str, life: dt.timedelta) -> dt.datetime:
         .not_valid_after(ends)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host), x509.DNSName(f"{host}.cluster.local")]), False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
-        .add_extension(usage, True)
+        .add_extension(_usage("digital_signature"), True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
         .add_extension(_authority_key(issuer), False)
@@ -102,6 +97,47 @@ def renew(ca: Path, out: Path, host: str, life: dt.timedelta) -> dt.datetime:
     )
     _publish(out, {"tls.crt": leaf.public_bytes(serialization.Encoding.PEM), "tls.key": private, "ca.crt": authority})
     return ends
+
+
+def new_authority(name: str, life: dt.timedelta) -> dict[str, bytes]:
+    """Create a CA as the chart does, elliptic and for years.
+
+    Args:
+        name: common name.
+        life: of its certificate.
+
+    Returns:
+        `tls.crt` and `tls.key` of its Secret.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + life)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
+        .add_extension(_usage("digital_signature", "key_cert_sign"), True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .sign(key, hashes.SHA256())
+    )
+    return {
+        "tls.crt": certificate.public_bytes(serialization.Encoding.PEM),
+        "tls.key": key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.TraditionalOpenSSL,  # that of Helm's genPrivateKey
+            serialization.NoEncryption(),
+        ),
+    }
+
+
+def _usage(*purposes: str) -> x509.KeyUsage:
+    """Return a key usage that allows only some of all purposes."""
+    return x509.KeyUsage(**{purpose: purpose in purposes for purpose in _PURPOSES})
 
 
 def _authority_key(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:

@@ -58,6 +58,8 @@ COMMANDS: dict[str, Command] = {
     "gpus": Command("gpus", "List the GPUs of this machine, or choose among them."),
     "chat": Command("chat", "Talk to a language model: a checkpoint or export of a run, or a Hugging Face folder."),
     "dataset": Command("dataset", "Show the contents of a dataset, and its problems."),
+    "install": Command("install", "Install or upgrade the operator of a cluster."),
+    "uninstall": Command("install", "Remove the operator of a cluster; jobs remain."),
     "doctor": Command("doctor", "Check that a cluster is ready for jobs."),
     "demo": Command("demo", "Train a small model on two local nodes and show what it learned."),
     "operator": Command("operator", "Reconcile the TrainingJobs of a cluster until a signal ends it."),

@@ -2,16 +2,10 @@
 
 import json
 from argparse import ArgumentParser
-from pathlib import Path
 from typing import Any
 
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED
-
-EXAMPLE = Path(__file__).parent / "demonstration" / "demo.yaml"
-"""A copy of `examples/cvrp.yaml`, so that an installed package has it, too.
-
-It has a folder of its own: workers import from the folder of a job, and modules beside it would hide others."""
 
 
 def demo_arguments(parser: ArgumentParser) -> None:
@@ -29,8 +23,10 @@ def demo(name: str, sets: list[str]) -> int:
     from torchyard.cli.output import console, say
     from torchyard.client.files import job_of
     from torchyard.client.start import RequestedJob, start
+    from torchyard.shipped import examples
 
-    wanted = RequestedJob(job_of(EXAMPLE, sets), EXAMPLE.parent, str(EXAMPLE), is_file=True)
+    example = examples() / "cvrp.yaml"
+    wanted = RequestedJob(job_of(example, sets), example.parent, str(example), is_file=True)
     folder = start(wanted, name, notice=say)
     code = watch(folder)
     if code == SUCCEEDED:
