@@ -5,9 +5,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.conftest import EXECUTABLE, CommandLine
+from tests.cli.conftest import EXAMPLES, EXECUTABLE, CommandLine
 
-from torchyard.cli.commands.completion import candidates
+from torchyard.cli.completion.candidates import candidates
 from torchyard.cli.main import COMMANDS, parser_of
 
 
@@ -41,6 +41,14 @@ def runs(torchyard: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine
         (["completion", "z"], ["zsh"]),
         (["nonsense", ""], []),
         (["--debug", "stat"], ["status"]),
+        (["run", "--set", "trainer.p"], ["trainer.params."]),
+        (["run", "--set", "spec.nod"], ["spec.nodes="]),
+        (["run", "--set", "trainer.params.pre"], []),
+        (["run", str(EXAMPLES / "cvrp.yaml"), "--set", "trainer.params.pre"], ["trainer.params.preset="]),
+        (["run", "--set", "trainer.name=lm", "--set", "trainer.params.preset=t"], ["trainer.params.preset=tiny"]),
+        (["run", "--set", "trainer.mode", "=", "tr"], ["trainer.mode=train"]),
+        (["run", "--set", "procsPerNode", "="], ["procsPerNode=auto"]),
+        (["run", "--set", "nowhere.x"], []),
     ],
 )
 def test_candidates(runs: CommandLine, words: list[str], found: list[str]) -> None:
@@ -52,10 +60,11 @@ def test_bash_completes_with_the_script(runs: CommandLine) -> None:
     eval "$(torchyard completion bash)"
     COMP_WORDS=(torchyard logs cv) COMP_CWORD=2; _torchyard; printf '%s\\n' "${COMPREPLY[@]}"
     COMP_WORDS=(torchyard logs cvrp "") COMP_CWORD=3; _torchyard; echo "${#COMPREPLY[@]}"
+    COMP_WORDS=(torchyard run --set trainer.mode = tr) COMP_CWORD=5; _torchyard; printf '%s\\n' "${COMPREPLY[@]}"
     """
     env = {**runs.env, "PATH": f"{Path(EXECUTABLE).parent}:/usr/bin:/bin"}
     done = subprocess.run(["bash", "-c", ask], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["cvrp", "0"]
+    assert done.stdout.split() == ["cvrp", "0", "train"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -18,7 +18,8 @@ _PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "bash",
 _DIGITS = 15
 RUN_NAME = "NAME"
 SWEEP_NAME = "SWEEP"
-"""Metavars of arguments that name a run or a sweep, by which completion recognises them."""
+ASSIGNMENT = "PATH=VALUE"
+"""Metavars of arguments that name a run, a sweep or a field, by which completion recognises them."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -98,7 +99,7 @@ def sets(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--set",
         dest="sets",
-        metavar="PATH=VALUE",
+        metavar=ASSIGNMENT,
         action="append",
         default=[],
         help="set a field of the job, as in --set nodes=2 --set trainer.params.steps=100",

@@ -195,7 +195,7 @@ def dispatch(words: list[str]) -> int:
         print(__version__)
         return SUCCEEDED
     if name == "__complete":
-        from torchyard.cli.commands.completion import candidates
+        from torchyard.cli.completion.candidates import candidates
 
         print("\n".join(candidates(rest, COMMANDS, parser_of)))
         return SUCCEEDED

@@ -12,7 +12,7 @@ from torchyard.api.validation.parse import InvalidJob, parse_job
 from torchyard.client.errors import TorchYardError
 from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.cache import pod_record
-from torchyard.kubernetes.client.api import MERGE_PATCH
+from torchyard.kubernetes.client.api import MERGE_PATCH, METADATA_OF_ALL
 from torchyard.kubernetes.client.pages import pages
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.objects import KubePod, Listed
@@ -71,6 +71,15 @@ async def get_pages(remote: Remote, path: str, **selectors: str) -> list[Documen
     found: list[Document] = []
     async for page in pages(remote.api, path, read, selectors, timeout=60.0):
         found += page.items or []
+    return found
+
+
+async def names_at(remote: Remote, path: str) -> list[str]:
+    """Return the names of the objects of a collection, without reading more of them."""
+    read = msgspec.json.Decoder(Listed[Document]).decode
+    found: list[str] = []
+    async for page in pages(remote.api, path, read, {}, accept=METADATA_OF_ALL, timeout=60.0):
+        found += [each["metadata"]["name"] for each in page.items or []]
     return found
 
 

@@ -1,0 +1,1 @@
+"""What a shell may complete: words of a command line, names of jobs, and fields of a job."""
