@@ -1,49 +1,53 @@
-"""Plain YAML for people without Helm: the chart's objects, nothing secret, and nothing that takes the jobs along."""
+"""Plain YAML for clusters without Helm: the objects of the chart, and nothing that is secret."""
 
+import base64
 import re
 import ssl
 import subprocess
-import sys
+from datetime import timedelta
 
 import pytest
-import yaml
 from tests.chart.test_tls import agent, shake_hands
-from tests.support.charts import HELM, NAMESPACE, ROOT, needs_helm, rendered
+from tests.support.charts import CHART, NAMESPACE, ROOT, documents_of, helm, needs_helm, rendered
 from tests.support.waiting import DEADLINE
 
-from torchyard.api.crd import crd
-from torchyard.sweeps.crd import sweep_crd
+from torchyard.app.certificate import renew
+from torchyard.client.installation.apply import identity
+from torchyard.client.installation.manifests import authority_secret, definitions, operator_objects
 
-
-@pytest.fixture(scope="module")
-def written(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dist")
-    environment = {"PATH": f"{HELM.rpartition('/')[0]}:/usr/bin:/bin", "HOME": str(folder)}
-    argv = [sys.executable, str(ROOT / "hack/manifests.py"), str(folder)]
-    subprocess.run(argv, env=environment, check=True, capture_output=True, timeout=DEADLINE)
-    return {path.name: list(yaml.safe_load_all(path.read_text())) for path in folder.glob("*.yaml")}
+PLAIN = ROOT / "charts/plain.yaml"
+INSTALLERS = {"app.kubernetes.io/managed-by", "helm.sh/chart"}
 
 
 @needs_helm
-def test_it_is_what_the_chart_installs(written):
-    def named(documents):
-        return {(document["kind"], document["metadata"]["name"]): document.get("spec") for document in documents}
-
-    values = {"tls": {"existingSecret": "torchyard-intake-tls"}}
-    chart = named(document for document in rendered(values) if document["kind"] != "Pod")
-    assert written["crd.yaml"] == [crd(), sweep_crd()]
-    for definition in written["crd.yaml"]:
-        chart.pop(("CustomResourceDefinition", definition["metadata"]["name"]))
-    space, *operator = written["operator.yaml"]
-    assert space["metadata"]["name"] == NAMESPACE
-    assert named(operator) == chart
+def test_the_file_is_what_the_chart_installs_by_default_without_resources_and_ca():
+    """`make manifests` writes it again."""
+    assert documents_of(PLAIN.read_text()) == [
+        without_helm(each) for each in rendered({"crds": {"install": False}}) if each["kind"] not in {"Secret", "Pod"}
+    ]
 
 
 @needs_helm
-def test_no_key_and_no_word_of_helm_is_in_it(written):
-    for document in written["operator.yaml"]:
+def test_another_namespace_is_what_helm_renders_for_it():
+    done = helm("template", "torchyard", CHART, "--namespace", "elsewhere", "--no-hooks", values={})
+    chart = {
+        identity(each): without_helm(each) for each in documents_of(done.stdout) if each and each["kind"] != "Secret"
+    }
+    for definition in definitions():
+        assert chart.pop(identity(definition))["spec"] == definition["spec"]
+    assert {identity(each): without_helm(each) for each in operator_objects("elsewhere")} == chart
+
+
+def test_no_key_and_no_word_of_helm_is_in_it():
+    for document in documents_of(PLAIN.read_text()):
         assert document["kind"] != "Secret"
         assert "elm" not in str(document["metadata"])
+
+
+def without_helm(document):
+    """An object without the labels that name its installer."""
+    labels = {name: text for name, text in document["metadata"].get("labels", {}).items() if name not in INSTALLERS}
+    return document | {"metadata": document["metadata"] | {"labels": labels}}
 
 
 @pytest.mark.skipif(
@@ -58,9 +62,23 @@ def test_the_certificate_of_the_documentation_is_accepted_by_agents(tmp_path):
         subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=DEADLINE)
     except FileNotFoundError:
         pytest.skip("no openssl on PATH (Debian, Ubuntu: apt-get install openssl)")
+    signed_by(tmp_path)
+
+
+def test_the_ca_of_torchyard_install_is_accepted_by_agents(tmp_path):
+    for name, text in authority_secret(NAMESPACE)["data"].items():
+        (tmp_path / name).write_bytes(base64.b64decode(text))
+    signed_by(tmp_path)
+
+
+def signed_by(authority):
+    """Have the container beside the operator sign a certificate with a CA, and agents that trust the CA connect."""
+    folder = authority / "signed"
+    folder.mkdir()
+    renew(authority, folder, f"torchyard-intake.{NAMESPACE}.svc", timedelta(days=90))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(tmp_path / "tls.crt", tmp_path / "tls.key")
-    own = (tmp_path / "tls.crt").read_bytes()
-    shake_hands(server, agent(own), f"torchyard-intake.{NAMESPACE}.svc")
+    server.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    trusted = (authority / "tls.crt").read_bytes()
+    shake_hands(server, agent(trusted), f"torchyard-intake.{NAMESPACE}.svc")
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(server, agent(own), "elsewhere")
+        shake_hands(server, agent(trusted), "elsewhere")

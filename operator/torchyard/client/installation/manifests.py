@@ -7,7 +7,6 @@ from typing import Any
 import yaml
 
 from torchyard.api.crd import crd
-from torchyard.app.certificate import new_authority
 from torchyard.shipped import plain_manifests
 from torchyard.sweeps.crd import sweep_crd
 
@@ -44,6 +43,8 @@ def namespace_object(namespace: str) -> Document:
 
 def authority_secret(namespace: str) -> Document:
     """Return a new CA, by which agents verify the operator, in the Secret that the chart has, too."""
+    from torchyard.app.certificate import new_authority  # needs cryptography, and printing the objects does not
+
     data = new_authority(AUTHORITY, dt.timedelta(days=AUTHORITY_DAYS))
     return _ours(
         {
