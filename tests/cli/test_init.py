@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.cli.conftest import EXAMPLES
 
 from torchyard.api.validation.validate import validate_bytes
-from torchyard.client.scaffold.facts import Framework, facts_of
 from torchyard.client.scaffold.job_file import job_file
 from torchyard.client.scaffold.options import Option
+from torchyard.client.scaffold.summary import Framework, summary_of
 
 ARGPARSE = """
 import argparse, torch
@@ -81,10 +81,10 @@ app()
     ids=["argparse", "click", "tyro", "HfArgumentParser", "typer", "example"],
 )
 def test_a_script_shows_its_framework_and_its_options(source, framework, required, optional):
-    facts = facts_of(ast.parse(source))
-    assert facts.framework == framework
-    assert [each.name for each in facts.options if each.required] == required
-    assert {each.name: each.default for each in facts.options if not each.required} == optional
+    summary = summary_of(ast.parse(source))
+    assert summary.framework == framework
+    assert [each.name for each in summary.options if each.required] == required
+    assert {each.name: each.default for each in summary.options if not each.required} == optional
 
 
 texts = st.text(max_size=120)
@@ -101,11 +101,11 @@ texts = st.text(max_size=120)
 )  # fmt: skip
 def test_the_file_is_valid_whatever_the_script_is_called_and_says(script, options, framework, switches, gpus):
     distributed, cuda, checkpoints, reports = switches
-    facts = facts_of(ast.parse(""))._replace(
+    summary = summary_of(ast.parse(""))._replace(
         framework=framework, distributed=distributed, cuda=cuda, options=tuple(options), parser="argparse",
         checkpoints=checkpoints, reports=reports,
     )  # fmt: skip
-    text = job_file(script, "train", facts, gpus, "train.yaml")
+    text = job_file(script, "train", summary, gpus, "train.yaml")
     result = validate_bytes(text.encode(), "train.yaml")
     assert not result.problems
     assert result.jobs[0].spec.command[-1] == script

@@ -39,9 +39,9 @@ def init(script: Path | None, to: Path | None, example: str | None) -> int:
     from torchyard.api.names import derived_name
     from torchyard.api.validation.validate import validate_bytes
     from torchyard.client.files import the_job
-    from torchyard.client.scaffold.facts import facts_of
     from torchyard.client.scaffold.job_file import CHANGE, job_file
     from torchyard.client.scaffold.source import parsed
+    from torchyard.client.scaffold.summary import summary_of
     from torchyard.client.scripts import script_name
     from torchyard.local.gpus import has_driver, inventory
 
@@ -50,12 +50,12 @@ def init(script: Path | None, to: Path | None, example: str | None) -> int:
         raise RefusalError(f"{script} is not a Python script", f"give a file that ends with {SCRIPT_SUFFIX}")
     target = to or Path(f"{derived_name(script_name(script))}.yaml")
     _require_free([target])
-    facts = facts_of(parsed(script))
+    summary = summary_of(parsed(script))
     relative = os.path.relpath(script.absolute(), target.absolute().parent)
-    text = job_file(relative, script_name(script), facts, len(inventory().uuids) if has_driver() else 0, str(target))
+    text = job_file(relative, script_name(script), summary, len(inventory().uuids) if has_driver() else 0, str(target))
     the_job(validate_bytes(text.encode(), str(target)), str(target))
     _write(target, text)
-    say(f"{target}: written; {script} uses {facts.framework}")
+    say(f"{target}: written; {script} uses {summary.framework}")
     if CHANGE in text:
         say(f"replace {CHANGE} in {target}: the script requires these values")
     say(f"`torchyard run {target}` runs it here, `torchyard submit {target}` on a cluster")

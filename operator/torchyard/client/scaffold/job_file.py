@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from torchyard.api.resource import API_VERSION, KIND
 from torchyard.api.yaml_text import comment, readable_json
-from torchyard.client.scaffold.facts import CHECKPOINT_FOLDER, Facts, Framework
 from torchyard.client.scaffold.options import Option
+from torchyard.client.scaffold.summary import CHECKPOINT_FOLDER, Framework, Summary
 
 CHANGE = "CHANGE-ME"
 _MAX_TEXT, _MAX_LISTED = 80, 40
@@ -21,49 +21,49 @@ _HINTS = {
 }
 
 
-def job_file(script: str, name: str, facts: Facts, gpus: int, file: str) -> str:
+def job_file(script: str, name: str, summary: Summary, gpus: int, file: str) -> str:
     """Return the text of a job file.
 
     Args:
         script: path of the script, relative to the folder of the job file.
         name: of the job.
-        facts: about the script.
+        summary: about the script.
         gpus: of this machine.
         file: path of the job file, for the comments.
     """
-    required = [each for each in facts.options if each.required]
+    required = [each for each in summary.options if each.required]
     lines = [
-        f"Written by `torchyard init {script}`: {_summary(facts)}.",
+        f"Written by `torchyard init {script}`: {_title(summary)}.",
         f"`torchyard validate {file}` checks it, `torchyard run` starts it here, `torchyard submit` on a cluster.",
         "`kubectl explain trainingjob.spec` and docs/reference/trainingjob.md describe all fields.",
     ]
     text = "".join(map(comment, lines))
     text += f"apiVersion: {API_VERSION}\nkind: {KIND}\nmetadata: {{name: {name}}}\nspec:\n"
     sections = (
-        *_command(script, facts),
-        *_arguments(facts.options, required),
-        *_processes(facts, gpus),
-        *_resume(facts),
-        *_metrics(facts),
+        *_command(script, summary),
+        *_arguments(summary.options, required),
+        *_processes(summary, gpus),
+        *_resume(summary),
+        *_metrics(summary),
         *_cluster(script),
     )
     return text + "".join(f"  {line}\n" for line in sections)
 
 
-def _summary(facts: Facts) -> str:
-    gang = ", several processes that train one model" if facts.distributed else ""
-    count = len(facts.options)
-    options = f"{count} option{'' if count == 1 else 's'} of {facts.parser}" if facts.parser else "no option"
-    return f"{facts.framework}{gang}{', CUDA' if facts.cuda else ''}, {options}"
+def _title(summary: Summary) -> str:
+    gang = ", several processes that train one model" if summary.distributed else ""
+    count = len(summary.options)
+    options = f"{count} option{'' if count == 1 else 's'} of {summary.parser}" if summary.parser else "no option"
+    return f"{summary.framework}{gang}{', CUDA' if summary.cuda else ''}, {options}"
 
 
-def _command(script: str, facts: Facts) -> Iterator[str]:
-    if facts.framework is Framework.PYTHON:
+def _command(script: str, summary: Summary) -> Iterator[str]:
+    if summary.framework is Framework.PYTHON:
         yield f"command: {_flow(['python', script])}"
         return
-    head = ["torchrun", "--"] if facts.options else ["torchrun"]  # behind `--`, all options are the script's
+    head = ["torchrun", "--"] if summary.options else ["torchrun"]  # behind `--`, all options are the script's
     yield f"command: {_flow([*head, script])} # sets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT"
-    if facts.framework is Framework.TRANSFORMERS:
+    if summary.framework is Framework.TRANSFORMERS:
         yield "preload: [transformers] # imported once for all rounds"
 
 
@@ -88,15 +88,15 @@ def _arguments(options: Sequence[Option], required: Sequence[Option]) -> Iterato
         yield f"# and {len(others) - _MAX_LISTED} more"
 
 
-def _processes(facts: Facts, gpus: int) -> Iterator[str]:
-    if not facts.distributed:
-        if facts.cuda and gpus:
+def _processes(summary: Summary, gpus: int) -> Iterator[str]:
+    if not summary.distributed:
+        if summary.cuda and gpus:
             yield "gpusPerNode: 1"
-        if facts.framework is Framework.TORCH:
+        if summary.framework is Framework.TORCH:
             yield "# The script does not call init_process_group: each of several processes would train its own model."
         return
     yield "nodes: 1"
-    if not facts.cuda:
+    if not summary.cuda:
         yield "procsPerNode: 1 # on the CPU"
     elif gpus:
         yield f"gpusPerNode: {gpus} # of this machine; one process on each"
@@ -104,14 +104,14 @@ def _processes(facts: Facts, gpus: int) -> Iterator[str]:
         yield "# gpusPerNode: 1 # this machine has none, so the script trains on the CPU; one process on each GPU"
 
 
-def _resume(facts: Facts) -> Iterator[str]:
-    if not facts.checkpoints and (hint := _HINTS.get(facts.framework)):
+def _resume(summary: Summary) -> Iterator[str]:
+    if not summary.checkpoints and (hint := _HINTS.get(summary.framework)):
         yield f"# After a failure the script starts again. FOLDER = os.environ['{CHECKPOINT_FOLDER}'] is kept:"
         yield f"# {hint}."
 
 
-def _metrics(facts: Facts) -> Iterator[str]:
-    if facts.framework in {Framework.TRANSFORMERS, Framework.LIGHTNING} or facts.reports:
+def _metrics(summary: Summary) -> Iterator[str]:
+    if summary.framework in {Framework.TRANSFORMERS, Framework.LIGHTNING} or summary.reports:
         return  # read without a setting
     yield "# metrics: {patterns: ['loss (?P<loss>[0-9.e+-]+)']} # read from the output, for status and curves"
 

@@ -20,7 +20,7 @@ class Framework(StrEnum):
     PYTHON = "no PyTorch"
 
 
-class Facts(NamedTuple):
+class Summary(NamedTuple):
     """What the source of a script shows."""
 
     framework: Framework
@@ -50,8 +50,8 @@ _GANGS = frozenset(
 )
 
 
-def facts_of(tree: ast.Module) -> Facts:
-    """Return the facts that the source of a script shows; nothing of it is run or imported."""
+def summary_of(tree: ast.Module) -> Summary:
+    """Return the summary that the source of a script shows; nothing of it is run or imported."""
     packages, calls, names, texts = set[str](), set[str](), set[str](), set[str]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -70,7 +70,7 @@ def facts_of(tree: ast.Module) -> Facts:
         framework = Framework.TORCH if packages & {"torch", "deepspeed", "torchvision"} else Framework.PYTHON
     of_framework = framework not in {Framework.TORCH, Framework.PYTHON}
     parser, options = options_of(tree, packages)
-    return Facts(
+    return Summary(
         framework=framework,
         distributed=of_framework or bool(calls & _GANGS),
         cuda=of_framework or "cuda" in names or any(text == "cuda" or text.startswith("cuda:") for text in texts),
