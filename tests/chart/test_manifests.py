@@ -13,7 +13,7 @@ from tests.support.waiting import DEADLINE
 
 from torchyard.app.certificate import renew
 from torchyard.client.installation.apply import identity
-from torchyard.client.installation.manifests import authority_secret, definitions, operator_objects
+from torchyard.client.installation.manifests import Images, authority_secret, definitions, operator_objects
 
 PLAIN = ROOT / "charts/plain.yaml"
 INSTALLERS = {"app.kubernetes.io/managed-by", "helm.sh/chart"}
@@ -28,14 +28,19 @@ def test_the_file_is_what_the_chart_installs_by_default_without_resources_and_ca
 
 
 @needs_helm
-def test_another_namespace_is_what_helm_renders_for_it():
-    done = helm("template", "torchyard", CHART, "--namespace", "elsewhere", "--no-hooks", values={})
+@pytest.mark.parametrize(
+    "image", ["registry:5000/a/operator:1", f"operator@sha256:{'0' * 64}", f"r.example.com/o:1@sha256:{'0' * 64}", ""]
+)
+def test_another_namespace_and_other_images_are_what_helm_renders_for_them(image):
+    images = Images(image, image)
+    sets = [word for value in images.values for word in ("--set", value)]
+    done = helm("template", "torchyard", CHART, "--namespace", "elsewhere", "--no-hooks", *sets, values={})
     chart = {
         identity(each): without_helm(each) for each in documents_of(done.stdout) if each and each["kind"] != "Secret"
     }
     for definition in definitions():
         assert chart.pop(identity(definition))["spec"] == definition["spec"]
-    assert {identity(each): without_helm(each) for each in operator_objects("elsewhere")} == chart
+    assert {identity(each): without_helm(each) for each in operator_objects("elsewhere", images)} == chart
 
 
 def test_no_key_and_no_word_of_helm_is_in_it():

@@ -110,7 +110,7 @@ async def _rejected(remote: Remote) -> AsyncIterator[Finding]:
 
 
 async def _resource(remote: Remote) -> AsyncIterator[Finding]:
-    fix = "install the chart, or `torchyard crd | kubectl apply --server-side -f -`"
+    fix = "`torchyard install` installs it, `torchyard crd | kubectl apply --server-side -f -` the resource alone"
     try:
         served = _document(await remote.api.request("GET", f"/apis/{GROUP}/{VERSION}"))
     except NotFound:
@@ -144,7 +144,7 @@ async def _operators(remote: Remote) -> AsyncIterator[Finding | Leader]:
             if names:
                 yield Finding("wrong", f"no operator leads, though there are {names}", "read their `kubectl logs`")
             else:
-                yield Finding("wrong", "no operator runs", "install the chart, see docs/installation.md")
+                yield Finding("wrong", "no operator runs", "`torchyard install` installs one")
             return
     except Rejected:
         yield Finding("note", f"the operator could not be checked: {NO_RIGHT}")

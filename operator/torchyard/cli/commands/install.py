@@ -12,6 +12,7 @@ from torchyard.cli.output import Format, emit, say
 if TYPE_CHECKING:
     from torchyard.client.installation.apply import Applied
     from torchyard.client.installation.helm import Helm, Values
+    from torchyard.client.installation.manifests import Images
 
 NAMESPACE = "torchyard-system"
 RELEASE = "torchyard"
@@ -40,6 +41,10 @@ def install_arguments(parser: ArgumentParser) -> None:
         default=[],
         help="file with values of the chart (needs Helm)",
     )
+    parser.add_argument("--image", default="", metavar="IMAGE", help="image of the operator, from a registry of yours")
+    parser.add_argument(
+        "--trainer-image", default="", metavar="IMAGE", help="image of jobs that name none, from a registry of yours"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print the objects as YAML and change nothing")
     parser.add_argument(
         "--force-conflicts", action="store_true", help="take over fields that another program manages, such as kubectl"
@@ -63,6 +68,8 @@ def install(
     helm: bool,
     sets: list[str],
     files: list[Path],
+    image: str,
+    trainer_image: str,
     dry_run: bool,
     force_conflicts: bool,
     wait: bool,
@@ -73,6 +80,7 @@ def install(
 
     torchyard install
     torchyard install --set replicas=2 --set 'watchNamespaces={research}'
+    torchyard install --image registry.example.com/operator:0.1.0 --trainer-image registry.example.com/trainer:0.1.0
     torchyard install --dry-run >operator.yaml
 
     With Helm on PATH, this installs the chart of this version as a release, or upgrades it; values of earlier calls
@@ -85,11 +93,13 @@ def install(
     """
     from torchyard.client.installation.helm import LINK, Values
     from torchyard.client.installation.lifecycle import with_helm, without_helm
+    from torchyard.client.installation.manifests import Images
     from torchyard.client.installation.rollout import rollout
     from torchyard.client.remote.session import Remote, ask
 
-    values, release_of_helm = Values(sets, files), _helm(context, namespace, release, helm)
-    if release_of_helm is None and (values.options or release != RELEASE):
+    images, release_of_helm = Images(image, trainer_image), _helm(context, namespace, release, helm)
+    values = Values(sets, files, images.values)
+    if release_of_helm is None and (sets or files or release != RELEASE):
         option = "--set" if sets else "--values" if files else "--release"
         why = "which is not on PATH" if helm else "which --no-helm forbids"
         raise RefusalError(f"{option} needs Helm, {why}", f"install Helm ({LINK}), or omit {option}")
@@ -97,14 +107,14 @@ def install(
         if not file.is_file():
             raise RefusalError(f"--values {file}: there is no such file", "give the path of a YAML file")
     if dry_run:
-        _print_objects(release_of_helm, values, namespace, release)
+        _print_objects(release_of_helm, values, images, namespace, release)
         return SUCCEEDED
 
     async def work(remote: Remote) -> int:
         if release_of_helm is not None:
             installed = await with_helm(remote.api, release_of_helm, values, force=force_conflicts, notice=say)
         else:
-            installed = await without_helm(remote.api, namespace, force=force_conflicts, notice=say)
+            installed = await without_helm(remote.api, namespace, images, force=force_conflicts, notice=say)
         if output is not None:
             emit({"namespace": namespace, "release": release, "objects": list(map(_row, installed.objects))}, output)
         if wait:
@@ -193,13 +203,13 @@ def _helm(context: str | None, namespace: str, release: str, allowed: bool) -> "
     return None if path is None else Helm(path, context, namespace, release)
 
 
-def _print_objects(helm: "Helm | None", values: "Values", namespace: str, release: str) -> None:
+def _print_objects(helm: "Helm | None", values: "Values", images: "Images", namespace: str, release: str) -> None:
     from torchyard.api.yaml_text import comment, dumped
     from torchyard.client.installation import manifests
 
-    objects = (
-        [*manifests.definitions(), *manifests.operator_objects(namespace)] if helm is None else helm.rendered(values)
-    )
+    objects = [*manifests.definitions(), *manifests.operator_objects(namespace, images)]
+    if helm is not None:
+        objects = helm.rendered(values)
     note = f"`torchyard install` also creates the CA of the operator (Secret {release}-ca), unless it exists."
     sys.stdout.write(comment(note) + "---\n".join(map(dumped, [manifests.namespace_object(namespace), *objects])))
 

@@ -23,12 +23,15 @@ class Values(NamedTuple):
     sets: Sequence[str] = ()
     """As Helm's --set takes them."""
     files: Sequence[Path] = ()
+    texts: Sequence[str] = ()
+    """As Helm's --set-string takes them."""
 
     @property
     def options(self) -> list[str]:
         """The options of a Helm command."""
         named = [word for file in self.files for word in ("--values", str(file))]
-        return [*named, *(word for text in self.sets for word in ("--set", text))]
+        texts = [word for text in self.texts for word in ("--set-string", text)]
+        return [*named, *texts, *(word for text in self.sets for word in ("--set", text))]
 
 
 class Helm(NamedTuple):

@@ -61,12 +61,13 @@ async def with_helm(api: Api, helm: Helm, values: Values, *, force: bool, notice
     return Installed([Applied(each, "applied") for each in objects], deployment)
 
 
-async def without_helm(api: Api, namespace: str, *, force: bool, notice: Notice) -> Installed:
+async def without_helm(api: Api, namespace: str, images: manifests.Images, *, force: bool, notice: Notice) -> Installed:
     """Apply the objects that the chart has by default, after a check of all of them.
 
     Args:
         api: the API server.
         namespace: of the operator.
+        images: that replace those of the chart.
         force: whether fields that another program manages are taken over.
         notice: called with every change.
 
@@ -83,7 +84,7 @@ async def without_helm(api: Api, namespace: str, *, force: bool, notice: Notice)
         fix = f"`torchyard install -n {other.namespace} --release {other.release}` upgrades it"
         raise TorchYardError(what, f"{fix}; for two operators, set watchNamespaces of each with Helm", FAILED)
     applier = Applier(api, force=force)
-    definitions, objects = manifests.definitions(), manifests.operator_objects(namespace)
+    definitions, objects = manifests.definitions(), manifests.operator_objects(namespace, images)
     await applier.check([*definitions, *objects])
     applied = [await applier.create(manifests.namespace_object(namespace))]
     applied += [await applier.apply(each) for each in definitions]

@@ -2,7 +2,7 @@
 
 import base64
 import datetime as dt
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -25,14 +25,58 @@ def definitions() -> list[Document]:
     return [crd(), sweep_crd()]
 
 
-def operator_objects(namespace: str) -> list[Document]:
+class Images(NamedTuple):
+    """Images that replace those of the chart; empty: none does."""
+
+    operator: str = ""
+    """Also brings the agent."""
+    trainer: str = ""
+    """Of jobs without an image."""
+
+    @property
+    def values(self) -> list[str]:
+        """The values of the chart, as Helm's --set-string takes them."""
+        found = [f"trainerImage={self.trainer}"] if self.trainer else []
+        if not self.operator:
+            return found
+        repository, tag, digest = _parts(self.operator)
+        return [f"image.repository={repository}", f"image.tag={tag}", f"image.digest={digest}", *found]
+
+
+def _parts(image: str) -> tuple[str, str, str]:
+    """Return repository, tag and digest of an image; a digest takes precedence over a tag."""
+    name, _, digest = image.partition("@")
+    folder, slash, last = name.rpartition("/")
+    repository, _, tag = last.partition(":")
+    return f"{folder}{slash}{repository}", "" if digest else tag or "latest", digest
+
+
+DEFAULT_IMAGES = Images()
+
+
+def operator_objects(namespace: str, images: Images = DEFAULT_IMAGES) -> list[Document]:
     """Return everything of the operator but its namespace and its CA.
 
     Args:
         namespace: of the operator. The file names the default one, and nothing else in it contains that text.
+        images: to use instead of those of the file.
     """
     text = plain_manifests().read_text(encoding="utf-8").replace(NAMESPACE, namespace)
-    return [_ours(document) for document in yaml.load_all(text, Loader=_LOADER) if document]
+    documents = [_ours(document) for document in yaml.load_all(text, Loader=_LOADER) if document]
+    for document in documents:
+        if document["kind"] == "Deployment":
+            _set_images(document["spec"]["template"]["spec"], images)
+    return documents
+
+
+def _set_images(pod: Document, images: Images) -> None:
+    repository, tag, digest = _parts(images.operator)
+    operator = images.operator and (f"{repository}@{digest}" if digest else f"{repository}:{tag}")
+    given = {"--agent-image": operator, "--trainer-image": images.trainer}
+    for container in (*pod["initContainers"], *pod["containers"]):
+        container["image"] = operator or container["image"]
+        words = [(word, word.partition("=")[0]) for word in container["args"]]
+        container["args"] = [f"{name}={given[name]}" if given.get(name) else word for word, name in words]
 
 
 def namespace_object(namespace: str) -> Document:

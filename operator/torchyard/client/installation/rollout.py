@@ -142,7 +142,7 @@ def _fault(pod: Document) -> tuple[str, str]:
 _OF_OPERATOR = {
     Reason.IMAGE_PULL_FAILED: (
         "the image of the operator cannot be pulled",
-        "make it available to the nodes, or set image.repository and image.tag, and imagePullSecrets if it is private",
+        "name one that the nodes can pull with --image; a private one needs --set imagePullSecrets[0].name=SECRET",
     ),
     Reason.MISSING_SECRET: ("a Secret of the operator does not exist", "run `torchyard install` again"),
 }

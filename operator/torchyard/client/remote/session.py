@@ -108,7 +108,7 @@ def missing(remote: Remote, error: NotFound) -> TorchYardError:
         return TorchYardError(f"there is no namespace {error.details.name!r} in {remote.context}", "create it first")
     if error.details.kind:
         return TorchYardError(str(error), "it may just have been deleted", FAILED)
-    fix = f"see docs/installation.md; `torchyard doctor{remote.flags}` checks the cluster"
+    fix = f"`torchyard install` installs it; `torchyard doctor{remote.flags}` checks the cluster"
     return TorchYardError(f"the TrainingJob CRD is not installed in {remote.context}", fix, FAILED)
 
 

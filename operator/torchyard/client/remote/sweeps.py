@@ -121,4 +121,6 @@ def missing(remote: Remote, name: str, error: NotFound) -> TorchYardError:
     """Return the error for a 404: there is no such sweep, or the cluster has no TrainingSweep resource."""
     if error.details.name == name:
         return NotFoundError(f"there is no sweep {name!r} in {remote.where}", "`kubectl get trainingsweeps` lists them")
-    return TorchYardError(f"TrainingSweeps are not installed in {remote.context}", "see docs/installation.md")
+    return TorchYardError(
+        f"TrainingSweeps are not installed in {remote.context}", "`torchyard install` upgrades the operator"
+    )
