@@ -58,7 +58,7 @@ def init(script: Path | None, to: Path | None, example: str | None) -> int:
     say(f"{target}: written; {script} uses {summary.framework}")
     if CHANGE in text:
         say(f"replace {CHANGE} in {target}: the script requires these values")
-    say(f"`torchyard run {target}` runs it here, `torchyard submit {target}` on a cluster")
+    say(f"`torchyard run {target}` runs it here; on a cluster it needs an image that has the script (spec.image)")
     return SUCCEEDED
 
 

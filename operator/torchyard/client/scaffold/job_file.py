@@ -33,8 +33,8 @@ def job_file(script: str, name: str, summary: Summary, gpus: int, file: str) -> 
     """
     required = [each for each in summary.options if each.required]
     lines = [
-        f"Written by `torchyard init {script}`: {_title(summary)}.",
-        f"`torchyard validate {file}` checks it, `torchyard run` starts it here, `torchyard submit` on a cluster.",
+        f"Written by `torchyard init {script}`. `torchyard validate {file}` checks it, and `torchyard run` starts it.",
+        f"The script: {_title(summary)}.",
         "`kubectl explain trainingjob.spec` and docs/reference/trainingjob.md describe all fields.",
     ]
     text = "".join(map(comment, lines))
@@ -117,7 +117,7 @@ def _metrics(summary: Summary) -> Iterator[str]:
 
 
 def _cluster(script: str) -> Iterator[str]:
-    yield "# On a cluster:"
+    yield "# For `torchyard submit`, which starts the job on a cluster:"
     yield f"# image: registry.example.com/me/train:1 # has {script} and what it imports in its working directory"
     yield "# resources: {cpu: 4, memory: 16Gi}"
     yield f"# checkpoint: {{volume: {{claim: checkpoints}}}} # the claim behind {CHECKPOINT_FOLDER}"
