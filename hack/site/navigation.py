@@ -18,6 +18,7 @@ NAVIGATION: list[dict[str, Any]] = [
             {"Elastic gangs and spares": "elastic.md"},
             {"Check jobs before they run": "validation.md"},
             {"GitOps": "gitops.md"},
+            {"Compared with other launchers": "comparison.md"},
         ]
     },
     {
