@@ -24,9 +24,7 @@ class Installation(NamedTuple):
     release: str
     deployment: str
     manager: str
-    version: str
-    namespaces: tuple[str, ...]
-    """The namespaces that it manages; none: all."""
+    """Program that installed it, as its labels say."""
 
     @property
     def by_helm(self) -> bool:
@@ -52,14 +50,11 @@ async def installations(api: Api) -> list[Installation]:
 def _installation(deployment: Document) -> Installation:
     metadata = deployment["metadata"]
     labels = metadata["labels"]
-    words = deployment["spec"]["template"]["spec"]["containers"][0].get("args") or ()
     return Installation(
         namespace=metadata["namespace"],
         release=labels.get(INSTANCE, ""),
         deployment=metadata["name"],
         manager=labels.get(MANAGED_BY, ""),
-        version=labels.get("app.kubernetes.io/version", ""),
-        namespaces=tuple(word.removeprefix("--namespace=") for word in words if word.startswith("--namespace=")),
     )
 
 
