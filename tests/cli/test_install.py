@@ -144,6 +144,13 @@ async def test_what_helm_manages_is_left_to_helm(line):
     assert "an operator runs in namespace torchyard-system already" in elsewhere.stderr
 
 
+def test_a_namespace_is_a_name(line):
+    for name in ("a/../b", "x: y", "A", "a" * 64):
+        done = line("install", "--dry-run", "-n", name)
+        assert done.returncode == 64
+        assert "is not a valid name: use lower-case letters" in done.stderr
+
+
 def test_values_need_helm(line):
     done = line("install", "--set", "replicas=2")
     assert done.returncode == 64

@@ -47,6 +47,9 @@ WORDS = {
     "chat": f"chat {EVIL}",
     "dataset": f"dataset inspect {EVIL}",
     "sweep": f"sweep show {EVIL}",
+    "init": f"init --to {EVIL} {EVIL}.py",
+    "install": "install --no-helm",
+    "uninstall": "uninstall",
     "doctor": "doctor -n team",
     "demo": None,
     "operator": f"operator --qps {EVIL}",
@@ -81,6 +84,13 @@ STATUS = {
 }
 
 
+LABELS = {"app.kubernetes.io/instance": EVIL, "app.kubernetes.io/managed-by": EVIL}
+FIXED = {
+    "version": {"gitVersion": EVIL},
+    "deployments": {"items": [{"metadata": {"name": EVIL, "namespace": EVIL, "labels": LABELS}}]},
+}
+
+
 async def hostile(request):
     """A cluster of which every answer has sequences in it."""
     path = request.path
@@ -101,8 +111,8 @@ async def hostile(request):
         return web.json_response({"items": [job]})
     if path.endswith("/cvrp"):
         return web.json_response(job)
-    if path.endswith("/version"):
-        return web.json_response({"gitVersion": EVIL})
+    if (answer := FIXED.get(path.rpartition("/")[2])) is not None:
+        return web.json_response(answer)
     if path.endswith("/pods"):
         leader = {"metadata": spoiled({"name": "a", "namespace": "b"}) | {"name": f"a{EVIL}", "namespace": f"b{EVIL}"}}
         leader |= {"spec": {"containers": [{"image": EVIL}]}}

@@ -1,10 +1,13 @@
 """`torchyard install` and `torchyard uninstall`."""
 
+import re
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torchyard.api.names import MAX_NAME
+from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import INVALID, SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, emit, say
@@ -188,11 +191,27 @@ def uninstall(*, context: str | None, namespace: str, release: str, delete_jobs:
 def _place_options(parser: ArgumentParser) -> None:
     parser.add_argument("--context", metavar="CONTEXT", help="context of the kubeconfig; by default its current one")
     parser.add_argument(
-        "-n", "--namespace", metavar="NAMESPACE", default=NAMESPACE, help=f"of the operator; by default {NAMESPACE}"
+        "-n",
+        "--namespace",
+        metavar="NAMESPACE",
+        type=_label,
+        default=NAMESPACE,
+        help=f"of the operator; by default {NAMESPACE}",
     )
     parser.add_argument(
-        "--release", metavar="NAME", default=RELEASE, help=f"name of the Helm release; by default {RELEASE}"
+        "--release",
+        metavar="NAME",
+        type=_label,
+        default=RELEASE,
+        help=f"name of the Helm release; by default {RELEASE}",
     )
+
+
+def _label(text: str) -> str:
+    """Return a name that Kubernetes accepts; others would become parts of paths and of YAML."""
+    if not re.fullmatch(DNS_LABEL_PATTERN, text) or len(text) > MAX_NAME:
+        raise ArgumentTypeError(f"{text!r} is not a valid name: use lower-case letters, digits and hyphens")
+    return text
 
 
 def _helm(context: str | None, namespace: str, release: str, allowed: bool) -> "Helm | None":
