@@ -36,7 +36,8 @@ def parameters_markdown(workload: str, schema_json: str) -> str:
     columns = PRESETS[workload]
     head = ["Field", "Type", *(f"`{name}`" for name in columns), "Meaning"]
     rows = [head, ["---"] * len(head)]
-    rows += [_row(name, _without_references(field, definitions), columns) for name, field in schema["properties"].items()]
+    properties = _without_references(schema["properties"], definitions)
+    rows += [_row(name, field, columns) for name, field in properties.items()]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return (
         f"# Parameters of `{workload}`\n\n{schema['description']} Generated from the model: every field of "

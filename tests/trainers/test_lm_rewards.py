@@ -33,6 +33,7 @@ def test_each_completion_has_the_reward_that_the_function_returns(workers, capfd
     ("function", "expected"),
     [
         ("of_another_trainer", [1.0, 1.0, 1.0]),
+        ("at_the_same_time", [1.0, 1.0, 1.0]),
         ("of_a_column", [0.5, 1.0, 4.0]),
         ("of_all_columns", [2.0, 2.0, 2.0]),
         ("of_an_unused_prompt", [0.0, 1.0, 3.0]),
@@ -104,7 +105,7 @@ def test_a_function_that_forks_answers_once_and_leaves_nothing_behind(tmp_path):
 def test_a_process_that_no_longer_runs_is_not_waited_for(monkeypatch):
     monkeypatch.setattr("torchyard_trainers.lm.functions.rewards.GRACE_SECONDS", 0.2)
     with Rewards("reward_functions:process", seconds=0.2) as rewards:
-        os.kill(rewards._workers[0]._process.pid, signal.SIGSTOP)  # a call would have to be answered in time
+        os.kill(rewards._workers[0].process.pid, signal.SIGSTOP)  # a call would have to be answered in time
         with pytest.raises(RewardError, match=r"took no completions within 0\.2 s: it does not run"):
             rewards(["p"], ["c" * 4_000_000], [{}])
 
@@ -117,6 +118,14 @@ def test_a_function_that_hangs_is_ended_at_the_limit_and_the_error_says_where_it
         assert "threading.py" in str(caught.value)
         assert "raise trainer.params.rewardSeconds" in str(caught.value)
         assert exit_code(caught.value) == 1
+
+
+def test_a_coroutine_that_waits_is_ended_at_the_limit_and_the_error_says_where_it_was():
+    with Rewards("reward_functions:wait", seconds=0.5) as rewards:
+        with pytest.raises(RewardError, match=r"wait did not return rewards of 3 completions within 0.5 s") as caught:
+            rewards(*THREE)
+        assert "it was at" in str(caught.value)
+        assert "reward_functions.py" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,11 @@ def by_key(*keys: str) -> dict[str, Any]:
 
 
 def names_code(value: object) -> bool:
-    """Return whether a parameter is written MODULE:NAME, as code of the user's is."""
+    """Return whether a parameter is written MODULE:NAME, as code of the user's is, or has a part that is."""
+    if isinstance(value, Mapping):
+        return any(map(names_code, value.values()))
+    if isinstance(value, list):
+        return any(map(names_code, value))
     return isinstance(value, str) and _CODE.fullmatch(value) is not None
 
 

@@ -1,5 +1,6 @@
 """Reward functions as users write them, good and bad."""
 
+import asyncio
 import os
 import sys
 import threading
@@ -69,12 +70,12 @@ def too_many(prompts, completions, rows):
 
 
 def write_a_length(prompts, completions, rows):
-    os.write(int(sys.argv[2]), b"\x00\x00\x01" + bytes(5))
+    os.write(int(sys.argv[3]), b"\x00\x00\x01" + bytes(5))
     return [1.0] * len(completions)
 
 
 def write_a_number(prompts, completions, rows):
-    os.write(int(sys.argv[2]), (1).to_bytes(8, "big") + b"3")
+    os.write(int(sys.argv[3]), (1).to_bytes(8, "big") + b"3")
     return [1.0] * len(completions)
 
 
@@ -114,3 +115,18 @@ def of_no_column(prompts, completions, solution):
 
 def of_trl_only(prompts, completions, completion_ids):
     return [0.0 for _ in completions]
+
+
+async def at_the_same_time(prompts, completions, **columns):
+    """Return 1 for each completion, once the calls for all of them have begun."""
+    barrier = asyncio.Barrier(len(completions))
+
+    async def judge():
+        await barrier.wait()
+        return 1.0
+
+    return await asyncio.gather(*(judge() for _ in completions))
+
+
+async def wait(prompts, completions, **columns):
+    await asyncio.Event().wait()

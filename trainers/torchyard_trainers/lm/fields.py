@@ -16,6 +16,7 @@ Location = Annotated[str, Meta(min_length=1, max_length=4096)]
 FIELDS = ("text", "messages", "prompt", "completion", "chosen", "rejected", "label", "answer")
 
 
+FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 RewardName = Annotated[str, Meta(pattern=r"^(exact|shaped|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$")]
 
 
@@ -201,6 +202,25 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     reward_workers: Annotated[
         Count, doc("Processes of each rank that call MODULE:FUNCTION, each with a part of the completions.")
     ] = 1
+    tools: Annotated[
+        Annotated[list[FunctionName], Meta(min_length=1, max_length=64)] | None,
+        doc(
+            "grpo: functions that the model may call, MODULE:FUNCTION each, with types and a docstring; data are "
+            "conversations, and the chat template describes the tools."
+        ),
+    ] = None
+    tool_seconds: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        doc("tools: time limit of a call, 10; the model reads that there was no answer."),
+    ] = None
+    tool_workers: Annotated[Count | None, doc("tools: processes of each rank that calls are spread over; 1.")] = None
+    max_turns: Annotated[
+        Annotated[int, Meta(ge=2, le=1000)] | None,
+        doc(
+            "tools: turns of the model in a completion, 8; maxNewTokens limits all turns with the answers of tools. A "
+            "completion that needs more is cut off."
+        ),
+    ] = None
     group: Annotated[
         Annotated[int, Meta(ge=2)] | None,
         doc("grpo: completions of a prompt, which are compared; batch is a multiple."),
@@ -267,7 +287,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         ),
     ] = None
     objective: Annotated[
-        Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None,
+        FunctionName | None,
         doc(
             "dpo: MODULE:FUNCTION that returns the loss of pairs in place of the sigmoid loss, from log-probabilities "
             "and numbers of tokens (docs/language-models.md)."

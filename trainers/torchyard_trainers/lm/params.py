@@ -45,6 +45,8 @@ METRICS = (
     "rewardMargin",
     "skippedRecords",
     "tokens",
+    "toolCalls",
+    "toolFailures",
     "truncatedFraction",
     "truncatedRecords",
     "valueLoss",
@@ -59,7 +61,7 @@ METRICS_WITH = {
     **dict.fromkeys(_PREFERENCES, ("method", "dpo|kto|orpo|simpo")),
     **dict.fromkeys(("preferenceAccuracy", "rewardMargin"), ("method", "dpo|orpo|simpo")),
     **dict.fromkeys(("chosenReward", "rejectedReward"), ("method", "kto")),
-    "degenerateGroups": ("method", "grpo"),
+    **dict.fromkeys(("degenerateGroups", "toolCalls", "toolFailures"), ("method", "grpo")),
     "valueLoss": ("method", "ppo"),
     "exactMatchSupervised": ("method", "dpo|grpo|kto|orpo|ppo|simpo"),
 }
@@ -72,6 +74,7 @@ _OWN = {
     "normalize_groups": ("grpo",),
     **dict.fromkeys(("minibatches", "iterations", "rollout_batch", "clip", "clip_high", "loss_level"), REINFORCED),
     "mask_truncated": REINFORCED,
+    **dict.fromkeys(("tools", "tool_seconds", "tool_workers", "max_turns"), ("grpo",)),
     "ratio_level": ("grpo",),
     **dict.fromkeys(("engine", "engine_cache_gib", "importance_cap", "kl_coefficient"), REINFORCED),
     **dict.fromkeys(("gamma", "gae_lambda", "value_coefficient", "value_lr_scale"), ("ppo",)),
@@ -128,6 +131,7 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     for name in ("engine_cache_gib", "importance_cap"):
         if name in chosen and params.engine != "vllm":
             raise ConfigError(f"{_named(name)}: {chosen[name]:g}, but trainer.params.engine is not vllm; remove one")
+    _check_tools(params, chosen)
     if params.lora_rank is not None:
         values.setdefault("lora_alpha", 2.0 * params.lora_rank)
     if params.warmup_steps is None:
@@ -137,6 +141,26 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
     settings = msgspec.convert(values, Settings)
     _check(settings)
     return settings
+
+
+def _check_tools(params: Params, chosen: dict[str, Any]) -> None:
+    """Check what fields of tools require of others."""
+    if params.tools is None:
+        for name in _TOOLS:
+            if name in chosen:
+                raise ConfigError(f"{_named(name)}: {chosen[name]:g}, but trainer.params.tools is not set; set it")
+        return
+    if params.data is None and params.validation is None:
+        raise ConfigError(
+            f"trainer.params.tools: {params.tools[0]}, but the prompts of the task {params.task} are no conversations; "
+            "set data with messages, or remove it"
+        )
+    if params.engine == "vllm":
+        raise ConfigError("trainer.params.engine: vllm, but tools need the engine torch; remove one")
+    for each in params.tools:
+        module, _, function = each.partition(":")
+        if module.endswith(".py"):
+            raise ConfigError(f"trainer.params.tools: {each} names a file; write its module: {module[:-3]}:{function}")
 
 
 def _rewards(params: Params, alone: str) -> list[tuple[str, float]]:
@@ -162,7 +186,8 @@ _FILES = (
     *("train_on", "bad_records", "token_type"),
 )
 # Fields that a model does not depend on.
-_DATA = ("data", "validation", *_FILES, "reward", "rewards", "eval_completions")
+_TOOLS = ("tool_seconds", "tool_workers", "max_turns")
+_DATA = ("data", "validation", *_FILES, "reward", "rewards", "eval_completions", "tools", *_TOOLS)
 
 
 def without_data(raw: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,6 +76,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     rewards: tuple[Reward, ...] = (Reward("exact"),)
     reward_seconds: float = 60.0
     reward_workers: int = 1
+    tools: tuple[str, ...] = ()
+    tool_schemas: str = ""  # their descriptions, as JSON
+    tool_seconds: float = 10.0
+    tool_workers: int = 1
+    max_turns: int = 8
     group: int = 1
     minibatches: int = 1
     iterations: int = 1

@@ -1,11 +1,13 @@
 """Fine-tuning of a causal language model as a workload of the training loop."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import nn
 from torch.optim import Optimizer
@@ -36,7 +38,10 @@ from torchyard_trainers.lm.folder import (
     set_end_tokens,
     tokenizer_files,
 )
+from torchyard_trainers.lm.functions.tools import Tools
 from torchyard_trainers.lm.generation.completions import Completed, Judge, complete, means, rows_of_table, write_table
+from torchyard_trainers.lm.generation.engine import Engine
+from torchyard_trainers.lm.generation.tool_engine import ToolEngine, ToolUse
 from torchyard_trainers.lm.methods.preferences import Preferences, TaskAnswers, objective_of
 from torchyard_trainers.lm.methods.reinforcement import Reinforcement, engine_of, sampling_of
 from torchyard_trainers.lm.models import LanguageModel, build_model, decoder_layers, limits_of
@@ -102,6 +107,11 @@ class LanguageModeling(Workload):
         if settings.lora_rank is not None:
             self.architecture.append("trainer.params.lora_alpha")
         self._notes: list[str] = []
+        self._functions: Tools | None = None
+        if settings.tools:
+            self._functions = Tools(settings.tools, seconds=settings.tool_seconds, workers=settings.tool_workers)
+            schemas = json.dumps(self._functions.schemas)
+            self.settings = settings = msgspec.structs.replace(settings, tool_schemas=schemas)
         self._objective = objective_of(settings) if settings.method in PREFERENCES else None
         self._data = self._opened() if settings.reads_files else None
         if self._data is not None:
@@ -159,6 +169,13 @@ class LanguageModeling(Workload):
         return RecordPrompts(self.settings, self.tokenizer, self._data)
 
     @cached_property
+    def _tools(self) -> ToolUse | None:
+        if self._functions is None or self._data is None:
+            return None
+        form = self._data.chat.tool_format(self._functions.schemas)
+        return ToolUse(self._functions, form, self.tokenizer, self._prompts.ends, self.settings.max_turns)
+
+    @cached_property
     def _judge(self) -> Judge:
         return Judge(self.settings, self._prompts.decode)
 
@@ -181,7 +198,7 @@ class LanguageModeling(Workload):
             use_document_attention(model.lm)
         self._reference = Reference(model) if settings.needs_reference else None
         if settings.method in REINFORCED:
-            self._reinforcement = Reinforcement(settings, self._prompts, self._judge, self._reference)
+            self._reinforcement = Reinforcement(settings, self._prompts, self._judge, self._reference, self._tools)
         if self._objective is not None:
             answers = self._data or TaskAnswers(settings, self.tokenizer)
             self._preferences = Preferences(settings, answers, self._objective, self._reference)
@@ -349,7 +366,9 @@ class LanguageModeling(Workload):
         prompts, count = self._prompts, settings.eval_completions
         ways = sampling_of(settings, prompts, greedy=True), sampling_of(settings, prompts, held_out=True)
         most = count if data is None else min(count, len(data.asking))
-        engine = engine_of(session, prompts, compiled=settings.compile)
+        engine: Engine = engine_of(session, prompts, compiled=settings.compile)
+        if self._tools is not None:
+            engine = ToolEngine(engine, self._tools, session)
         return complete(session, settings, prompts, engine=engine, judge=self._judge, samplings=ways, count=most)
 
     def table(self) -> list[dict[str, str | float]]:

@@ -11,10 +11,13 @@ from torchyard_trainers.core.exits import ConfigError
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 CHARACTERS = string.digits + string.ascii_letters + string.punctuation + " \n"
-# A line for each turn; the end token ends those of the assistant.
+# A line for each turn; the end token ends those of the assistant. Calls of tools are objects of JSON.
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ message.role }}: {{ message.content }}"
-    "{{ eos_token if message.role == 'assistant' else '\n' }}{% endfor %}"
+    "{% if tools %}tools: {{ tools | tojson }}\n{% endif %}"
+    "{% for message in messages %}{{ message.role }}: {{ message.content or '' }}"
+    "{% for call in message.tool_calls or [] %}"
+    '<call>{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}'
+    "{% endfor %}{{ eos_token if message.role == 'assistant' else '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}"
 )
 

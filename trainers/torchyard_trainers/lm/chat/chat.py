@@ -1,7 +1,7 @@
 """Conversations as text and tokens, by the chat template of the tokenizer."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any
@@ -12,6 +12,7 @@ from torchyard_trainers.lm.chat.calls import form_of
 from torchyard_trainers.lm.chat.endings import Ending, ending_of
 from torchyard_trainers.lm.chat.messages import ASSISTANT, Message, is_silent
 from torchyard_trainers.lm.chat.templates import Rendered, TemplateProcess
+from torchyard_trainers.lm.chat.tool_calls import ToolFormat
 from torchyard_trainers.lm.chat.turns import Span, Turns, shared_length
 from torchyard_trainers.lm.tokens import CHAT_TEMPLATE, encoded
 
@@ -79,6 +80,15 @@ class Chat:
         """Return the text and the tokens that the assistant's next turn follows."""
         text = self._rendered(self._suited(messages, tools), opens=True, tools=tools)
         return text, list(encoded(self._tokenizer, text, "messages")["input_ids"])
+
+    def tool_format(self, tools: Sequence[Mapping[str, Any]]) -> ToolFormat:
+        """Return how the template writes calls of tools and their answers.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        ends = self._ending.tokens if self._ending is not None else ()
+        return ToolFormat(lambda each, opens: self._rendered(each, opens=opens, tools=list(tools)), tools, ends)
 
     def turns(
         self,

@@ -45,6 +45,7 @@ class Datasets:
         held_out: lists of examples.
         turn_ends: tokens that end turns of the assistant, if there are conversations.
         notes: sentences for the log.
+        chat: renders conversations.
         scans: of the records that evaluate and of those that train.
     """
 
@@ -63,8 +64,10 @@ class Datasets:
         """
         self._settings = settings
         self._encoding = "/".join([tokens_of, ENCODER, *(f"{name}={getattr(settings, name)}" for name in ENCODING)])
+        if settings.tools:
+            self._encoding += f"/tools={settings.tool_schemas}"
         self._pad: int = tokenizer.pad_token_id
-        chat = Chat(tokenizer)
+        self.chat = chat = Chat(tokenizer)
         encoder = Encoder(settings, tokenizer, vocabulary, chat=chat)
         held_out, train = _opened(settings)
         self.scans: list[Scan] = []

@@ -1,5 +1,6 @@
 """Records of files as samples: text, prompt and completion, conversations, pairs of answers, tokens."""
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -187,7 +188,7 @@ class Encoder:
 
     def _conversed(self, messages: Sequence[Message], first: int, row: Row, name: str) -> Document:
         self._chat.check()
-        learned, tools = self._settings.train_on, tools_of(row)
+        learned, tools = self._settings.train_on, self._offered(row)
         try:
             found = self._chat.turns(
                 messages, first=first, last_only=learned == "last", everything=learned == "all", tools=tools
@@ -287,16 +288,30 @@ class Encoder:
             completion = row.get(names["completion"])
             if answer is None and completion is not None:
                 answer = completion[-1].get("content") if isinstance(completion, list) else completion
+        if isinstance(asked, str) and self._settings.tools:
+            raise BadRecordError(
+                names["prompt"], "is text, and trainer.params.tools need a conversation: make it a list of messages"
+            )
         if isinstance(asked, str):
             text, tokens = asked, self._begun(self._plain(asked, names["prompt"]), "prompt")
         else:
             self._chat.check()
-            text, tokens = self._chat.prompt(asked, tools=tools_of(row))
+            text, tokens = self._chat.prompt(asked, tools=self._offered(row))
         if not tokens:
             raise BadRecordError(names["prompt"], "is empty")
         check_known(self._tokenizer, tokens, self._vocabulary, names["messages" if kind == "messages" else "prompt"])
         known = {} if answer is None else {"answer": str(answer).strip()}
         return Prompt(text, tokens, {**row, **known})
+
+    def _offered(self, row: Row) -> list[Any] | None:
+        """Return the descriptions of the tools that the model may call."""
+        own = tools_of(row)
+        if not self._settings.tool_schemas:
+            return own
+        if own:
+            raise BadRecordError("tools", "are in the record, and trainer.params.tools is set; remove one of them")
+        found: list[Any] = json.loads(self._settings.tool_schemas)
+        return found
 
     def _completable(self, row: Row, kind: str) -> Prompt | None:
         """Return what an evaluation can complete of a record; None if there is nothing before its answer."""

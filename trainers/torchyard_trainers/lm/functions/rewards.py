@@ -5,26 +5,16 @@ the function. Built-in functions run in this process.
 """
 
 import math
-import os
-import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib import import_module
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from torchyard_trainers.core.exits import ConfigError, TrainerError
-from torchyard_trainers.lm.channel import Channel, MessageError
+from torchyard_trainers.lm.channel import MessageError
+from torchyard_trainers.lm.functions.process import ANSWER_BYTES, GRACE_SECONDS, START_SECONDS, FunctionProcess
 
-# A worker ends itself at the limit and leaves its stack; it is ended from outside if it cannot.
-GRACE_SECONDS = 5.0
-START_SECONDS = 120.0  # imports of the user's module included
-ANSWER_BYTES = 64 << 10  # limit of an answer, besides _NUMBER_BYTES for each completion
+# Of an answer, besides ANSWER_BYTES, for each completion.
 _NUMBER_BYTES = 64
 _BUILT_IN = "torchyard_trainers."
 
@@ -156,19 +146,7 @@ class _Worker:
 
     def __init__(self, function: str, seconds: float) -> None:
         self._name, self._seconds = function, seconds
-        ours, theirs = socket.socketpair()
-        self._channel = Channel(ours)
-        self._stack: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the worker
-        words = [function, str(theirs.fileno()), str(self._stack.fileno()), str(seconds)]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "torchyard_trainers.lm.functions.worker", *words],
-            stdin=subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(), self._stack.fileno()),
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-            process_group=0,  # what the function starts ends with it
-        )
-        theirs.close()
-        self._began = time.monotonic()
+        self.process = FunctionProcess("reward", [function], seconds)
 
     def wait_for_start(self) -> None:
         """Wait until the function is imported."""
@@ -180,11 +158,10 @@ class _Worker:
 
     def begin(self, prompts: list[str], completions: list[str], rows: list[dict[str, Any]], columns: list[str]) -> None:
         """Send completions to the process; values of a record that JSON lacks, such as times, are sent as text."""
-        self._began = time.monotonic()
         try:
-            self._channel.send([prompts, completions, rows, columns], self._seconds + GRACE_SECONDS)
+            self.process.send([prompts, completions, rows, columns], self._seconds + GRACE_SECONDS)
         except TimeoutError:
-            self._kill()
+            self.process.kill()
             raise RewardError(
                 f"trainer.params.reward: the process of {self._name} took no completions within {self._seconds:g} s: "
                 "it does not run. Do not stop it, nor close its files, in the function"
@@ -200,65 +177,48 @@ class _Worker:
             raise ConfigError(f"trainer.params.reward: {self._name!r}, but {value}")
         if kind == "error":
             raise RewardError(f"trainer.params.reward: {self._name} failed: {value}")
+        if kind == "late":
+            raise self._late(act, value)
         return value
 
+    def close(self) -> None:
+        """End the process."""
+        self.process.close()
+
     def _receive(self, seconds: float, act: str, limit: int) -> tuple[str, Any]:
-        left = max(0.0, self._began + seconds - time.monotonic())
         try:
-            return self._channel.receive_answer(left, limit, lambda: self._process.poll() is None)
+            return self.process.receive(seconds, limit)
         except MessageError as error:
-            self._kill()
+            self.process.kill()
             raise RewardError(
                 f"trainer.params.reward: the process of {self._name} answered with {error}. Return a list of finite "
                 "numbers, one for each completion, and write to no file that the function has not opened"
             ) from None
         except (EOFError, TimeoutError, OSError) as error:
-            raise self._ended(seconds, act, late=isinstance(error, TimeoutError)) from None
+            late = isinstance(error, TimeoutError)
+            if late:
+                self.process.kill()
+            stack = self.process.stack()
+            if not stack and not late:
+                raise self._gone() from None
+            raise self._late(act, stack) from None
 
-    def _ended(self, seconds: float, act: str, *, late: bool) -> RewardError:
-        """Return the error of a process that did not answer, and end it."""
-        if late:
-            self._kill()
-        stack = self._read_stack()
-        if not stack and not late:
-            return self._gone()
-        limit = "" if act == "be imported" else ", or raise trainer.params.rewardSeconds"
-        where = f"; it was at {stack}" if stack else ""
+    def _late(self, act: str, where: str) -> RewardError:
+        """Return the error of a call that took too long."""
+        imports = act == "be imported"
+        limit = "" if imports else ", or raise trainer.params.rewardSeconds"
         return RewardError(
             f"trainer.params.reward: {self._name} did not {act} within "
-            f"{seconds if act == 'be imported' else self._seconds:g} s{where}. Make it faster{limit}"
+            f"{START_SECONDS if imports else self._seconds:g} s{f'; it was at {where}' if where else ''}. "
+            f"Make it faster{limit}"
         )
 
     def _gone(self) -> RewardError:
         """Return the error of a process that has closed its end: it ends, or has ended."""
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(GRACE_SECONDS)
-        code = self._process.poll()
-        self._kill()
-        how = "closed its connection" if code is None else f"ended with exit code {code}"
-        if code is not None and code < 0:
-            how = f"was ended by signal {-code}"
+        how = self.process.end()
         return RewardError(
             f"trainer.params.reward: the process of {self._name} {how} during a call; its output is in the log"
         )
-
-    def _read_stack(self) -> str:
-        """Return the innermost line of the stack that the process left at its time limit."""
-        self._stack.seek(0)
-        lines = (line.strip() for line in self._stack.read(ANSWER_BYTES).splitlines())
-        return next((line for line in lines if line.startswith("File ")), "")
-
-    def _kill(self) -> None:
-        """End the process and those that the function left in its group."""
-        with suppress(ProcessLookupError):  # the group is gone
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-
-    def close(self) -> None:
-        """End the process."""
-        self._channel.close()
-        self._kill()
-        self._stack.close()
 
 
 def _load(function: str) -> Any:

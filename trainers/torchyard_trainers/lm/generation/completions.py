@@ -20,6 +20,7 @@ from torchyard_trainers.lm.settings import Settings
 
 # Rewards by name; anything else is MODULE:FUNCTION.
 BUILT_IN = {"exact": "torchyard_trainers.lm.tasks:exact_match", "shaped": "torchyard_trainers.lm.tasks:shaped"}
+TRANSCRIPT = "transcript"  # the column with all turns of a completion that calls tools
 SHOWN = 32  # completions of a table
 _LONGEST = 2000  # characters of a cell
 
@@ -42,11 +43,7 @@ class Judge:
         Raises:
             RewardError: the function fails, hangs, or returns anything but a number for each completion.
         """
-        return self.of_texts(prompts, self.texts(completions))
-
-    def of_texts(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[list[float]]:
-        """See `__call__`."""
-        settings = self._settings
+        settings, texts = self._settings, self.texts(completions)
         if not self._rewards:
             seconds, workers = settings.reward_seconds, settings.reward_workers
             self._rewards = [
@@ -55,16 +52,19 @@ class Judge:
         # Answers of records are without the space around them, so what is compared with them is, too.
         stripped = [text.strip() for text in texts] if settings.reads_files else texts
         asked, rows = [prompt.text for prompt in prompts], [prompt.row for prompt in prompts]
+        if settings.tools:
+            whole = texts_of(completions._replace(generated=None), self._decode)
+            rows = [{**row, TRANSCRIPT: text} for row, text in zip(rows, whole, strict=True)]
         for (name, _), each in zip(settings.rewards, self._rewards, strict=True):
             each.begin(asked, stripped if name in BUILT_IN else texts, rows)
         return [each.results() for each in self._rewards]
 
-    def sums(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[float]:
+    def sums(self, prompts: Sequence[Prompt], completions: Completions) -> list[float]:
         """Return the weighted sum of the rewards of each completion."""
         weights = [each.weight for each in self._settings.rewards]
         return [
             math.fsum(weight * value for weight, value in zip(weights, each, strict=True))
-            for each in zip(*self.of_texts(prompts, texts), strict=True)
+            for each in zip(*self(prompts, completions), strict=True)
         ]
 
 
@@ -114,7 +114,7 @@ def complete(
             with engine.on_current_weights():
                 found = engine.generate([each.tokens for each in asked], torch.tensor(positions), sampling)
             texts = judge.texts(found)
-            judged.append((texts, judge.sums(asked, texts)))
+            judged.append((texts, judge.sums(asked, found)))
             session.reporter.goes_on()
         (greedy, rewards), (sampled, sampled_rewards) = judged
         for number, position in enumerate(positions):

@@ -43,6 +43,8 @@ class Completions(NamedTuple):
     mask: Tensor  # [n, L] bool, true for tokens of the completion, the stop token included
     stopped: Tensor  # [n] bool: ended by a stop token or string, not cut off
     sampled: Tensor | None = None  # [n, L] log-probabilities, where they are not those of the model in training
+    generated: Tensor | None = None  # [n, L] bool, true for tokens of the model; None: all, since no tool answered
+    calls: Tensor | None = None  # [n, 2] calls of tools, and those of them that failed
 
     @property
     def lengths(self) -> Tensor:
@@ -224,10 +226,18 @@ def left_padded(prompts: Sequence[Sequence[int]], device: torch.device) -> tuple
 
 
 def texts_of(completions: Completions, decode: Callable[[Sequence[int]], str], stop: Sequence[str] = ()) -> list[str]:
-    """Return the text of each completion up to its stop string; `decode` leaves out special tokens."""
+    """Return the text of each completion up to its stop string; `decode` leaves out special tokens.
+
+    Of several turns it is that of the last one, behind the last answer of a tool.
+    """
     found = []
-    for row, length in zip(completions.tokens.tolist(), completions.lengths.tolist(), strict=True):
-        text = decode(row[:length])
+    begins = [0] * len(completions.tokens)
+    if completions.generated is not None:
+        answered = completions.mask & ~completions.generated
+        places = torch.arange(1, answered.shape[1] + 1, device=answered.device)
+        begins = (answered * places).amax(1).tolist()
+    for row, begin, length in zip(completions.tokens.tolist(), begins, completions.lengths.tolist(), strict=True):
+        text = decode(row[begin:length])
         ends = [at for each in stop if (at := text.find(each)) >= 0]
         found.append(text[: min(ends)] if ends else text)
     return found

@@ -121,6 +121,11 @@ class Collector:
         }
         if len(parts) > 1:
             metrics |= {f"reward{number}": float(of_all(each).mean()) for number, each in enumerate(parts, 1)}
+        if found.calls is not None:
+            calls, failed = (of_all(each) for each in found.calls.double().T)
+            metrics["toolCalls"] = float(calls.mean())
+            if calls.any():
+                metrics["toolFailures"] = float(failed.sum() / calls.sum())
         made = self._documents(prompts, found, world.device)
         if settings.mask_truncated:
             cut = ~found.stopped.to(world.device)
@@ -175,12 +180,17 @@ class Collector:
         def widened(tensor: Tensor) -> Tensor:
             return torch.nn.functional.pad(tensor, (0, width - tensor.shape[1]))
 
-        sampled = [widened(part.sampled) for part in parts if part.sampled is not None]
+        def joined(tensors: Sequence[Tensor | None]) -> Tensor | None:
+            there = [widened(each) for each in tensors if each is not None]
+            return torch.cat(there) if there else None
+
         return Completions(
             torch.cat([widened(part.tokens) for part in parts]),
             torch.cat([widened(part.mask) for part in parts]),
             torch.cat([part.stopped for part in parts]),
-            None if not sampled else torch.cat(sampled),
+            joined([part.sampled for part in parts]),
+            joined([part.generated for part in parts]),
+            torch.cat([part.calls for part in parts if part.calls is not None]) if parts[0].calls is not None else None,
         )
 
     def _scored(self, session: Session, score: Score | None, made: Rollout) -> Scored | None:
@@ -200,6 +210,10 @@ class Collector:
             sampled = nothing
         elif found.sampled is not None:  # where the labels are, which are the tokens of the completion
             sampled = nothing.masked_scatter(labels != IGNORE, found.sampled[found.mask].to(device))
+        if found.generated is not None and not only_shapes():  # what tools answered is not learned
+            own = torch.zeros_like(labels, dtype=torch.bool)
+            own = own.masked_scatter(labels != IGNORE, found.generated[found.mask].to(device))
+            labels = labels.where(own, IGNORE)
         return Rollout(tokens, labels, nothing, None, None, None, sampled)
 
     def _token_advantages(

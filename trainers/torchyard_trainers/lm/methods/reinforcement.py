@@ -15,6 +15,7 @@ from torchyard_trainers.lm.data.prompts import Prompts
 from torchyard_trainers.lm.generation.completions import Judge
 from torchyard_trainers.lm.generation.engine import Engine, Sampling, WeightsEngine
 from torchyard_trainers.lm.generation.rollouts import Collector, Rollout, rows_of_samples, samples_of_rank
+from torchyard_trainers.lm.generation.tool_engine import ToolEngine, ToolUse
 from torchyard_trainers.lm.generation.vllm_engine import GIB, VllmEngine, VllmMemory, check_model, size_of
 from torchyard_trainers.lm.methods.losses import importance_weights, policy_loss, value_loss
 from torchyard_trainers.lm.scoring import Reference, scored, scorer
@@ -25,9 +26,17 @@ from torchyard_trainers.rl.clipped import low_variance_kl
 class Reinforcement:
     """The steps of GRPO and PPO."""
 
-    def __init__(self, settings: Settings, prompts: Prompts, judge: Judge, reference: Reference | None) -> None:
-        """Take the parts that all methods share."""
+    def __init__(
+        self,
+        settings: Settings,
+        prompts: Prompts,
+        judge: Judge,
+        reference: Reference | None,
+        tools: ToolUse | None = None,
+    ) -> None:
+        """Take the parts that all methods share, and the tools that completions may call."""
         self._settings, self._prompts, self._judge, self._reference = settings, prompts, judge, reference
+        self._tools = tools
         self._collector: Collector | None = None
         self._held: Rollout | None = None
 
@@ -128,6 +137,8 @@ class Reinforcement:
         if self._collector is None:
             sampling = sampling_of(self._settings, self._prompts)
             engine = rollout_engine(session, self._settings, self._prompts)
+            if self._tools is not None:
+                engine = ToolEngine(engine, self._tools, session)
             prompts = self._prompts
             self._collector = Collector(
                 self._settings, prompts.of_ids, engine, sampling, self._judge, pad=self._prompts.pad
