@@ -90,8 +90,8 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     data: Annotated[
         Annotated[list[Location], Meta(min_length=1, max_length=1000)] | None,
         doc(
-            "Files of records (.jsonl, .parquet) or tokens (.bin, .npy): paths, folders, URLs of fsspec, also with "
-            "wildcards; each is a set. Default: the procedural task."
+            "Files of records (.jsonl, .json, .parquet, .csv, .txt, .arrow) or tokens (.bin, .npy): paths, folders, "
+            "URLs of fsspec, also with wildcards; each is a set. Default: the procedural task."
         ),
     ] = None
     split: Annotated[
@@ -145,6 +145,13 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     bad_records: Annotated[
         Literal["fail", "skip"] | None,
         doc("data: end the job with the place of a record that cannot be used, or skip and count such records."),
+    ] = None
+    check_records: Annotated[
+        Literal["before", "background"] | None,
+        doc(
+            "data: check all records before the first step, or beside training. By default more than 1,000,000 "
+            "records are checked in the background, unless microBatchTokens or texts need their lengths before."
+        ),
     ] = None
     token_type: Annotated[Literal["uint16", "uint32"] | None, doc("data: numbers of .bin files; uint16.")] = None
     batch: Annotated[

@@ -183,7 +183,7 @@ def _rewards(params: Params, alone: str) -> list[tuple[str, float]]:
 _TASK = ("task", "length", "symbols")
 _FILES = (
     *("split", "validation_split", "data_weights", "hold_out", "format", "fields", "max_length", "truncation"),
-    *("train_on", "bad_records", "token_type"),
+    *("train_on", "bad_records", "check_records", "token_type"),
 )
 # Fields that a model does not depend on.
 _TOOLS = ("tool_seconds", "tool_workers", "max_turns")
@@ -260,6 +260,11 @@ def _check_files(params: Params, chosen: dict[str, Any], *, sets: int, budget: i
     if params.train_on == "all" and params.method in ("kto", "orpo", "simpo"):
         raise ConfigError(
             f"{_named('train_on')}: all, but {params.method} compares answers, of which prompts are no part; remove it"
+        )
+    if budget is not None and params.check_records == "background":
+        raise ConfigError(
+            f"{_named('check_records')}: background, but parallelism.microBatchTokens: {budget} needs the lengths of "
+            "all records before the first step; remove one"
         )
     if budget is not None and params.method != "sft":
         raise ConfigError(

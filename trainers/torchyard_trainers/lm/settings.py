@@ -49,6 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     text_windows: bool = False
     train_on: str = "completions"
     bad_records: str = "fail"
+    check_records: str | None = None
     token_type: str = "uint16"  # noqa: S105
     packs: bool = False
     batch: int

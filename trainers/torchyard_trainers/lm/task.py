@@ -251,6 +251,13 @@ class LanguageModeling(Workload):
 
     def prepare(self, session: Session, step: int) -> dict[str, float]:
         """Make the rollout that starts at this step, or score its pairs with the reference."""
+        checked = {}
+        if self._data is not None and not only_shapes():
+            checked = self._data.check_beside(starts=session.world.is_main)
+        shown = (step + 1) % self.log_every == 0 or step + 1 == self.total_steps
+        return {**(checked if shown else {}), **self._prepared(session, step)}
+
+    def _prepared(self, session: Session, step: int) -> dict[str, float]:
         own = step - self.settings.sft_steps
         # With dropout, a policy would have other probabilities in a step than in its rollout or as the reference.
         session.parallel.module.train(self.settings.method == "sft" or own < 0)
@@ -321,6 +328,8 @@ class LanguageModeling(Workload):
     def after_step(self, session: Session, step: int, means: Mapping[str, float]) -> dict[str, float]:
         """Evaluate when due, and after the supervised steps."""
         own = step - self.settings.sft_steps
+        if step == self.total_steps and self._data is not None:
+            self._data.end_check()
         if own > 0 and self._reinforcement is not None:
             self._reinforcement.finished(own)
         if own == 0 and step:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from torchyard_trainers.core.data.rows import Row, Rows, digest_of
+from torchyard_trainers.core.data.rows import Row, Rows, TooLongError, digest_of
 from torchyard_trainers.core.data.scan import Encode, Scan, encoded
 from torchyard_trainers.core.exits import DataError
 
+MOST_REPLACED = 10_000  # records in a row that cannot be used
 KEPT = 8  # long records that a process keeps encoded, for their other windows
 
 Collate = Callable[[list[Any]], Any]
@@ -28,7 +29,10 @@ class Windows:
 
 
 class Samples:
-    """A `Source` of records. Without a scan, lengths are unknown, and a bad record is found when it is read.
+    """A `Source` of records.
+
+    Without a scan, lengths are unknown, and a bad record is found when it is read: it is an error, or the next good
+    record takes its place. Which one that is follows from the content, so the order is the same everywhere, too.
 
     With a scan, records that cannot be used are no samples: ids are numbers of good ones, and of the windows of long
     ones. They follow from the content of the files, so a run has the same order everywhere and after every resume.
@@ -43,6 +47,7 @@ class Samples:
         encoding: str = "",
         scan: Scan | None = None,
         windows: Windows | None = None,
+        skip_bad: bool = False,
     ) -> None:
         """Encode records one by one and collate them in worker processes.
 
@@ -53,6 +58,8 @@ class Samples:
             encoding: identifies `encode`, for example by tokenizer and longest sample.
             scan: of the same rows and encoding.
             windows: of long records; None: each record is one sample.
+            skip_bad: without a scan, the next good record takes the place of a bad one, not only of one that is too
+                long.
 
         Raises:
             DataError: no record can be used.
@@ -60,6 +67,7 @@ class Samples:
         self._rows, self._encode, self._collate, self._windows = rows, encode, collate, windows
         self._records: OrderedDict[int, Any] = OrderedDict()  # encoded, those with several windows
         self._lengths = self._ids = self._ends = None
+        self._scanned, self._skip_bad = scan is not None, skip_bad
         self._count = len(rows)
         skipped = 0
         if scan is not None:
@@ -78,6 +86,7 @@ class Samples:
             lengths = np.full(self._count, windows.length, np.uint32)
             lengths[self._ends - 1] = self._lengths - (counts - 1) * windows.length
             self._lengths, parts = lengths, f"/{self._count}"
+        parts += "" if scan is not None else f"/unscanned{skip_bad:d}"
         self.fingerprint = digest_of(rows.fingerprint, encoding, f"{skipped}{parts}")
 
     def __len__(self) -> int:
@@ -98,6 +107,8 @@ class Samples:
     def sample(self, number: int) -> Any:
         """Return one sample."""
         index, part = self._place(number)
+        if not self._scanned:
+            return self._good(index)
         if self._ends is None or self._windows is None:
             return encoded(self._rows, self._encode, index)
         record = self._records.pop(index, None)
@@ -107,6 +118,18 @@ class Samples:
         while len(self._records) > KEPT:
             self._records.popitem(last=False)
         return self._windows.part(record, part)
+
+    def _good(self, index: int) -> Any:
+        """Return the sample of a record, or of the first one after it that can be used."""
+        first = None
+        for number in range(min(MOST_REPLACED, len(self._rows))):
+            try:
+                return encoded(self._rows, self._encode, (index + number) % len(self._rows))
+            except DataError as error:
+                if not self._skip_bad and not isinstance(error.__cause__, TooLongError):
+                    raise
+                first = first or error
+        raise DataError(f"{first} (nor can any of the {MOST_REPLACED} records after it)")
 
     def row(self, number: int) -> Row:
         """Return the record of a sample."""

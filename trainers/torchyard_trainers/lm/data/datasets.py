@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 
-from torchyard_trainers.core.data.mixture import Concatenated, Mixture, hold_out
-from torchyard_trainers.core.data.opening import open_rows
+from torchyard_trainers.core.data.background import BackgroundScan, check_some
+from torchyard_trainers.core.data.loader import share_of_cores
 from torchyard_trainers.core.data.packing import concatenated
 from torchyard_trainers.core.data.rows import BadRecordError, Rows
 from torchyard_trainers.core.data.samples import Samples, Windows
@@ -27,13 +27,13 @@ from torchyard_trainers.lm.chat.chat import Chat
 from torchyard_trainers.lm.data.batches import Batch
 from torchyard_trainers.lm.data.prompts import Prompts
 from torchyard_trainers.lm.data.records import Document, Encoder, Example, Prompt, window_of
+from torchyard_trainers.lm.data.sets import converses, in_background, opened
 from torchyard_trainers.lm.settings import REINFORCED, Settings
-from torchyard_trainers.lm.tasks import EVALUATION_SEED
 
 # What the sample of a record depends on, besides the tokenizer.
 ENCODING = ("method", "format", "fields", "max_length", "truncation", "train_on", "reward")
 ENCODER = "2"  # counts changes of what the same record and settings encode to
-SEEN = 16  # records whose kind tells that of all
+FIX = "correct them, or set trainer.params.badRecords: skip"
 SCANNED_HERE = 2000  # records that are scanned without other processes
 
 
@@ -46,7 +46,7 @@ class Datasets:
         turn_ends: tokens that end turns of the assistant, if there are conversations.
         notes: sentences for the log.
         chat: renders conversations.
-        scans: of the records that evaluate and of those that train.
+        scans: of the records that evaluate and of those that train; [] if they are checked in the background.
     """
 
     def __init__(self, settings: Settings, tokenizer: Any, vocabulary: int, *, tokens_of: str) -> None:
@@ -62,18 +62,23 @@ class Datasets:
             DataError: a file or a record cannot be used.
             ConfigError: the tokenizer cannot render conversations.
         """
+        self.chat = chat = Chat(tokenizer)
+        held_out, train = opened(settings)
+        sets = [each for each in (train, held_out) if each is not None]
+        encoder = Encoder(settings, tokenizer, vocabulary, chat=chat)
+        if beside := in_background(settings, sets, encoder):
+            settings = msgspec.structs.replace(settings, text_windows=False)
+            encoder = Encoder(settings, tokenizer, vocabulary, chat=chat)
         self._settings = settings
         self._encoding = "/".join([tokens_of, ENCODER, *(f"{name}={getattr(settings, name)}" for name in ENCODING)])
         if settings.tools:
             self._encoding += f"/tools={settings.tool_schemas}"
         self._pad: int = tokenizer.pad_token_id
-        self.chat = chat = Chat(tokenizer)
-        encoder = Encoder(settings, tokenizer, vocabulary, chat=chat)
-        held_out, train = _opened(settings)
         self.scans: list[Scan] = []
+        self._checks = False  # in the background
         self._vocabulary = vocabulary
-        sets = [each for each in (train, held_out) if each is not None]
-        self.turn_ends = encoder.turn_ends if any(_converses(encoder, rows) for rows in sets) else ()
+        self._background = self._check_of(sets, encoder) if beside else None
+        self.turn_ends = encoder.turn_ends if any(converses(encoder, rows) for rows in sets) else ()
         self.train = None if train is None else self._samples(train, encoder, Collate(settings, self._pad))
         asks = Encoder(settings, tokenizer, vocabulary, prompts=True, chat=chat)
         try:
@@ -85,20 +90,36 @@ class Datasets:
             raise DataError(f"of the records that are held out to evaluate, {error}; {more}") from error
         self.notes = [each for each in dict.fromkeys([*encoder.notes, *asks.notes, self.note]) if each]
 
+    def _check_of(self, sets: Sequence[Rows], encoder: Encoder) -> BackgroundScan:
+        return BackgroundScan(
+            sets,
+            encoder,
+            size_of,
+            skip_bad=self._settings.bad_records == "skip",
+            encoding=self._encoding,
+            processes=max(1, share_of_cores() // 4),
+            report=say,
+            fix=FIX,
+        )
+
     def _samples(self, rows: Rows, encoder: Encoder, collate: Any) -> Samples:
         settings = self._settings
         with suppress(BadRecordError, DataError):
             encoder(rows.row(0))  # what is wrong with the tokenizer is found here, not in a worker process
+        skip_bad = settings.bad_records == "skip"
+        if self._background is not None:
+            check_some(rows, encoder, skip_bad=skip_bad, fix=FIX)
+            return Samples(rows, encoder, collate, encoding=self._encoding, skip_bad=skip_bad)
         found = scan(
             rows,
             encoder,
             size_of,
-            skip_bad=settings.bad_records == "skip",
+            skip_bad=skip_bad,
             encoding=f"{self._encoding}/windows={settings.text_windows}",
             processes=0 if len(rows) <= SCANNED_HERE else min(8, os.cpu_count() or 1),
             report=say,
             vocabulary=self._vocabulary if settings.method == "sft" else None,
-            fix="correct them, or set trainer.params.badRecords: skip",
+            fix=FIX,
         )
         self.scans.append(found)
         windows = Windows(settings.max_length, partial(window_of, length=settings.max_length))
@@ -111,24 +132,63 @@ class Datasets:
             windows=windows if settings.text_windows else None,
         )
 
+    def check_beside(self, *, starts: bool) -> dict[str, float]:
+        """Take what the check in the background has found until here; return `metrics`, {} if there is none.
+
+        Args:
+            starts: whether this process is the one that checks.
+
+        Raises:
+            DataError: a record cannot be used, and bad ones are not skipped.
+        """
+        if self._background is None or not starts:
+            return {}
+        if not self._checks:
+            self._background.start()
+            self._checks = True
+        was_complete = self._background.is_complete
+        self._background.poll()
+        if self._background.is_complete and not was_complete and (note := self.note):
+            say(note)
+        return self.metrics
+
+    def end_check(self) -> None:
+        """End the check in the background, and report how far it is."""
+        if self._background is None or not self._checks:
+            return
+        if not self._background.is_complete:
+            say(f"{self._background.progress}; training ends before")
+        self._background.close()
+
+    @property
+    def _counts(self) -> dict[str, int]:
+        """Records that are `bad`, `too_long` or `truncated`, and tokens that are `used` or `lost`."""
+        if self._background is not None:
+            return self._background.counts
+        lost, every = (sum(each) for each in zip(*(each.lost_tokens for each in self.scans), strict=True))
+        records = {name: sum(getattr(each, name) for each in self.scans) for name in ("bad", "too_long", "truncated")}
+        return {**records, "lost": lost, "used": every - lost}
+
     @property
     def metrics(self) -> dict[str, float]:
         """Records that are not used or lose tokens, and the share of all tokens that they lose."""
-        lost, every = (sum(each) for each in zip(*(each.lost_tokens for each in self.scans), strict=True))
+        counts = self._counts
+        every = counts["lost"] + counts["used"]
         return {
-            "skippedRecords": float(sum(each.bad + each.too_long for each in self.scans)),
-            "truncatedRecords": float(sum(each.truncated for each in self.scans)),
-            "lostTokenFraction": lost / every if every else 0.0,
+            "skippedRecords": float(counts["bad"] + counts["too_long"]),
+            "truncatedRecords": float(counts["truncated"]),
+            "lostTokenFraction": counts["lost"] / every if every else 0.0,
         }
 
     @property
     def note(self) -> str:
         """What the log says about records that are not used or not whole; "" if all are."""
-        records, settings = sum(len(each.lengths) for each in self.scans), self._settings
-        bad, long = (sum(getattr(each, name) for each in self.scans) for name in ("bad", "too_long"))
-        lost, cut = self.metrics["lostTokenFraction"], int(self.metrics["truncatedRecords"])
-        most = f"trainer.params.maxLength: {settings.max_length} tokens"
-        parts = [f"{bad} cannot be used and are skipped ({self.scans[0].problems[0]})"] if bad else []
+        beside, counts = self._background, self._counts
+        records = beside.checked if beside is not None else sum(len(each.lengths) for each in self.scans)
+        problems = beside.problems if beside is not None else self.scans[0].problems
+        bad, long, cut, lost = counts["bad"], counts["too_long"], counts["truncated"], self.metrics["lostTokenFraction"]
+        most = f"trainer.params.maxLength: {self._settings.max_length} tokens"
+        parts = [f"{bad} cannot be used and are skipped ({problems[0]})"] if bad else []
         if long:
             parts.append(f"{long} have prompts of more than {most} and are skipped")
         if cut:
@@ -316,43 +376,6 @@ def _answered_by(asked: Document, said: Document, most: int) -> Document:
     end, begin = (list(each.learned).index(True) for each in (asked, said))
     tokens, learned = ([*a[:end], *b[begin:]][:most] for a, b in zip(asked[:2], said[:2], strict=True))
     return Document(tokens, learned)
-
-
-def _opened(settings: Settings) -> tuple[Rows, Rows | None]:
-    """Return the records that evaluate, and those that train.
-
-    Each set is divided by itself, before sets are mixed: a mixture repeats records.
-    """
-    length, dtype = settings.max_length, settings.token_type
-    sets = [open_rows([each], window=length, dtype=dtype, split=settings.split) for each in settings.data]
-    if evaluated := settings.evaluation_files:
-        held_out = open_rows(evaluated, window=length, dtype=dtype, split=settings.validation_split)
-    else:
-        if single := [each for each in sets if len(each) == 1]:
-            raise DataError(
-                f"{single[0].where(0)}: is the only record of its set, and one of a set evaluates; add records, or set "
-                "trainer.params.validation"
-            )
-        divided = [hold_out(each, max(1, round(len(each) * settings.hold_out)), EVALUATION_SEED) for each in sets]
-        sets = [train for train, _ in divided]
-        held_out = _joined([validation for _, validation in divided])
-    if not sets:
-        return held_out, None
-    return held_out, Mixture(sets, settings.data_weights) if settings.data_weights else _joined(sets)
-
-
-def _converses(encoder: Encoder, rows: Rows) -> bool:
-    """Return whether some of a few records, evenly spread, are conversations."""
-    count = min(len(rows), SEEN)
-    for number in range(count):
-        with suppress(BadRecordError, DataError):
-            if encoder.converses(rows.row(number * len(rows) // count)):
-                return True
-    return False
-
-
-def _joined(sets: Sequence[Rows]) -> Rows:
-    return sets[0] if len(sets) == 1 else Concatenated(sets)
 
 
 def within_positions(settings: Settings, name: str, positions: int | None) -> Settings:
