@@ -48,6 +48,9 @@ def test_a_model_talks_as_it_learned_from_a_run_and_from_its_export(torchyard):
     one = ["--max-new-tokens", "1", "--system", "s"]
     first = talk(torchyard, exported, *one, "--temperature", "0", lines=["hi", "ho"])
     assert len(first) == 2, "each line is a turn, by the chat template"
+    refused = torchyard("chat", exported, "--template", "enable_thinking=false")
+    assert refused.returncode == 64
+    assert "--template: the chat template does not use 'enable_thinking'" in refused.stderr
     (torchyard.folder / "test.jsonl").write_text(
         "".join(json.dumps({"prompt": row["prompt"], "answer": row["answer"]}) + "\n" for row in rows)
     )

@@ -248,6 +248,39 @@ def test_what_ends_turns_ends_answers(process):
         assert tokenizer.convert_ids_to_tokens(Chat(tokenizer, process).end_tokens) == ends, template
 
 
+THINKS = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}{% if add_generation_prompt %}<assistant>"
+    "{% if enable_thinking is defined and not enable_thinking %}(no){% endif %}{{ effort }}{% endif %}"
+)
+
+
+def test_arguments_of_a_template_are_those_of_transformers(process):
+    tokenizer, asked = byte_level(SPECIAL, THINKS), [{"role": "user", "content": "1"}]
+    for arguments in ({}, {"enable_thinking": False}, {"enable_thinking": True, "effort": "low"}):
+        text, _ = Chat(tokenizer, process, arguments=arguments).prompt(asked)
+        assert text == tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False, **arguments)
+    talk = conversation([*asked, {"role": "assistant", "content": "(no)2"}], "messages")
+    chat = Chat(tokenizer, process, arguments={"enable_thinking": False})
+    assert shown(tokenizer, *chat.turns(talk)) == "<user>1<end><assistant>(no)[2<end>]", "what the prompt has already"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            {"enable_thought": True},
+            "the chat template does not use 'enable_thought' (it uses enable_thinking); remove it",
+        ),
+        ({"messages": "x"}, "'messages' is set for each conversation; remove it"),
+        ({"eos_token": "x"}, "'eos_token' is set for each conversation; remove it"),
+    ],
+)
+def test_an_argument_that_a_template_does_not_use_is_an_error(process, arguments, words):
+    with pytest.raises(ConfigError) as caught:
+        Chat(byte_level(SPECIAL, THINKS), process, arguments=arguments)
+    assert words in str(caught.value)
+
+
 ARGUMENTS = {"city": "Rom", "days": [1, None], "at": {"lat": 1.5}}
 AS_TEXT = json.dumps(ARGUMENTS)
 PIECES = {

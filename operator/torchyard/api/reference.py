@@ -71,6 +71,8 @@ def type_text(field: Schema) -> str:
         return f"number {field['minimum']} to {field['maximum']}, or {field['pattern'].strip('^()$')}"
     if "enum" in field:
         return ", ".join(word or '""' for word in field["enum"])
+    if "anyOf" in field:
+        return ", ".join(map(type_text, field["anyOf"]))
     if field["type"] == "array":
         return f"list of {type_text(field['items'])}" + (
             f", at most {field['maxItems']}" if "maxItems" in field else ""

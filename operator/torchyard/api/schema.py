@@ -184,13 +184,21 @@ def _any(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> Schema:
     return {ANY: True, "nullable": True, **{key: node[key] for key in _KEPT if key in node}, **below}
 
 
+_SCALARS = ("boolean", "integer", "number", "string")
+
+
 def _union(members: list[Mapping[str, Any]], definitions: Mapping[str, Any]) -> Schema:
-    """Remove null from optional values (absent means the same); make a whole number or a text an int-or-string."""
+    """Remove null from optional values (absent means the same); make a whole number or a text an int-or-string.
+
+    Any of the plain types becomes any value that is no list and no mapping.
+    """
     present = [member for member in members if member.get("type") != "null"]
     if len(present) == 1:
         schema = _convert(present[0], definitions)
         schema.pop("default", None)
         return schema
+    if all(set(member) == {"type"} and member["type"] in _SCALARS for member in present):
+        return {ANY: True, "maxItems": 0, "maxProperties": 0}
     numbers = [member for member in present if member.get("type") == "integer"]
     words = [member for member in present if "enum" in member]
     texts = [member for member in present if "pattern" in member]

@@ -111,7 +111,9 @@ def talk(options: argparse.Namespace) -> None:
         from torchyard_trainers.lm.generation.talk import answer
 
     chosen = {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed, "stream": "chat"}
-    answer(options.path, options.device, Sampling(options.max_new_tokens, **chosen), sys.stdin, sys.stdout)
+    sampling = Sampling(options.max_new_tokens, **chosen)
+    template = json.loads(options.template_arguments)
+    answer(options.path, options.device, sampling, sys.stdin, sys.stdout, template_arguments=template)
 
 
 def answer_with_stacks() -> None:
@@ -155,6 +157,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     chat.add_argument("--top-p", type=float, default=1.0)
     chat.add_argument("--max-new-tokens", type=int, default=512)
     chat.add_argument("--seed", type=int, default=0)
+    chat.add_argument("--template-arguments", default="{}", help="of the chat template, as a JSON object")
     chat.set_defaults(command="chat")
     check = commands.add_parser("check", help="check the job of --config as its first round would")
     check.set_defaults(command="check")

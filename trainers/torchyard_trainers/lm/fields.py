@@ -124,6 +124,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
             "instruction + input are the texts of two fields."
         ),
     ] = field(default_factory=dict)
+    template_arguments: Annotated[
+        Annotated[dict[str, bool | int | float | str], Meta(max_length=32)],
+        doc("data: arguments of the chat template for all conversations, such as {enable_thinking: false}."),
+    ] = field(default_factory=dict)
     max_length: Annotated[
         Annotated[int, Meta(ge=2, le=2**20)] | None,
         doc(

@@ -183,7 +183,7 @@ def _rewards(params: Params, alone: str) -> list[tuple[str, float]]:
 _TASK = ("task", "length", "symbols")
 _FILES = (
     *("split", "validation_split", "data_weights", "hold_out", "format", "fields", "max_length", "truncation"),
-    *("train_on", "bad_records", "check_records", "token_type"),
+    *("train_on", "bad_records", "check_records", "template_arguments", "token_type"),
 )
 # Fields that a model does not depend on.
 _TOOLS = ("tool_seconds", "tool_workers", "max_turns")

@@ -50,6 +50,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     train_on: str = "completions"
     bad_records: str = "fail"
     check_records: str | None = None
+    template_arguments: dict[str, bool | int | float | str] = field(default_factory=dict)
     token_type: str = "uint16"  # noqa: S105
     packs: bool = False
     batch: int

@@ -58,6 +58,14 @@ def chat_arguments(parser: ArgumentParser) -> None:
         help="device to use; default auto: a GPU if there is one",
     )
     parser.add_argument(
+        "--template",
+        metavar="NAME=VALUE",
+        action="append",
+        type=_template_argument,
+        default=[],
+        help="argument of the chat template, such as enable_thinking=false; repeatable",
+    )
+    parser.add_argument(
         "--raw", action="store_true", help="complete each line as it is, without a chat template and earlier turns"
     )
 
@@ -71,6 +79,7 @@ def chat(
     max_new_tokens: int,
     seed: int,
     device: Literal["auto", "cuda", "cpu"],
+    template: list[tuple[str, Any]],
     raw: bool,
 ) -> int:
     """Carry out `torchyard chat`.
@@ -81,12 +90,14 @@ def chat(
     Answers are written to stdout as they are generated, everything else to stderr. If stdin is not a terminal, each
     line of it is one message.
     """
-    if raw and system is not None:
-        raise RefusalError("--system sets a message, and --raw has no messages", "leave one of them out")
+    if raw and (system is not None or template):
+        given = "--system sets a message" if system is not None else "--template sets an argument of the chat template"
+        raise RefusalError(f"{given}, and --raw has no messages", "leave one of them out")
     path = model_folder(name)
     sampling = ["--temperature", temperature, "--top-p", top_p, "--max-new-tokens", max_new_tokens, "--seed", seed]
     terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    with Model(path, [*map(str, sampling), "--device", device]) as model:
+    arguments = ["--template-arguments", json.dumps(dict(template))] if template else []
+    with Model(path, [*map(str, sampling), "--device", device, *arguments]) as model:
         if not raw and not model.has_template:
             raise RefusalError(
                 f"{path}: the tokenizer has no chat template", "give --raw, or add chat_template.jinja to the folder"
@@ -203,7 +214,11 @@ class Model:
             return reply
         code = self._process.wait()
         self._errors.seek(0)
-        raise refusal(self._errors.read(), code, {"trainer.params.pretrained: ": ""})
+        raise refusal(
+            self._errors.read(),
+            code,
+            {"trainer.params.pretrained: ": "", "trainer.params.templateArguments": "--template"},
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -217,6 +232,18 @@ class Model:
         self._process.kill()
         self._process.communicate()
         self._errors.close()
+
+
+def _template_argument(text: str) -> tuple[str, Any]:
+    """Parse `NAME=VALUE`; true, false and numbers are those of JSON, everything else is text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    try:
+        parsed = json.loads(value)
+    except ValueError:
+        return name, value
+    return name, parsed if isinstance(parsed, bool | int | float) else value
 
 
 def _number(low: float, high: float) -> Callable[[str], float]:

@@ -23,9 +23,21 @@ _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 class Chat:
     """Renders conversations with one tokenizer."""
 
-    def __init__(self, tokenizer: Any, process: TemplateProcess | None = None) -> None:
-        """Use a tokenizer of `transformers`, and a process that renders; None: a new one."""
-        self._tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: Any, process: TemplateProcess | None = None, *, arguments: Mapping[str, Any] | None = None
+    ) -> None:
+        """Use a tokenizer of `transformers`.
+
+        Args:
+            tokenizer: with a chat template, if conversations are rendered.
+            process: that renders; None: a new one.
+            arguments: of the template, such as `enable_thinking`; see `check_arguments`.
+
+        Raises:
+            ConfigError: the template does not use an argument.
+        """
+        check_arguments(arguments or {}, tokenizer)
+        self._tokenizer, self._arguments = tokenizer, dict(arguments or {})
         self._process = process or TemplateProcess()
         self._used = self._leaves_thoughts_out = False
 
@@ -279,12 +291,13 @@ class Chat:
     def _render(self, messages: Sequence[Message], *, opens: bool, tools: Any, marks: bool = False) -> Rendered:
         try:
             if self._tokenizer.chat_template == CHAT_TEMPLATE:
-                words = {"tokenize": False, "add_generation_prompt": opens, "tools": tools}
+                words = {"tokenize": False, "add_generation_prompt": opens, "tools": tools, **self._arguments}
                 return Rendered(self._tokenizer.apply_chat_template(list(messages), **words), [])
             special = {name: str(each) for name, each in self._tokenizer.special_tokens_map.items()}
             return self._process.render(
                 {
                     **special,
+                    **self._arguments,
                     "conversations": [list(messages)],
                     "tools": tools,
                     "chat_template": self._template(tools),
@@ -296,6 +309,31 @@ class Chat:
             raise
         except Exception as error:  # a template raises anything
             raise BadRecordError("messages", f"cannot be rendered by the chat template: {error}") from error
+
+
+def check_arguments(arguments: Mapping[str, Any], tokenizer: Any) -> None:
+    """Check that the chat template of a tokenizer uses arguments; one that it does not use would change nothing.
+
+    Raises:
+        ConfigError: naming one that it does not use, or that is set for each conversation.
+    """
+    at = "trainer.params.templateArguments"
+    templates = tokenizer.chat_template or ""
+    text = "\n".join(templates.values()) if isinstance(templates, Mapping) else templates
+    for name in arguments:
+        if name in _OWN or name in tokenizer.special_tokens_map:
+            raise ConfigError(f"{at}: {name!r} is set for each conversation; remove it")
+        if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
+            used = ", ".join(each for each in USUAL if re.search(rf"\b{each}\b", text)) or "none of the usual ones"
+            raise ConfigError(f"{at}: the chat template does not use {name!r} (it uses {used}); remove it")
+
+
+# Arguments that many templates have; and those of `render_jinja_template`, and of rendering itself.
+USUAL = ("enable_thinking", "thinking", "reasoning_effort", "preserve_thinking", "date_string", "model_identity")
+_OWN = (
+    *("messages", "conversations", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize"),
+    *("continue_final_message", "return_assistant_tokens_mask"),
+)
 
 
 def _chosen(messages: Sequence[Message], *, first: int, last_only: bool) -> list[int]:

@@ -1,6 +1,7 @@
 """Files of records as the training and evaluation samples of a run."""
 
 import hashlib
+import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
@@ -62,7 +63,7 @@ class Datasets:
             DataError: a file or a record cannot be used.
             ConfigError: the tokenizer cannot render conversations.
         """
-        self.chat = chat = Chat(tokenizer)
+        self.chat = chat = Chat(tokenizer, arguments=settings.template_arguments)
         held_out, train = opened(settings)
         sets = [each for each in (train, held_out) if each is not None]
         encoder = Encoder(settings, tokenizer, vocabulary, chat=chat)
@@ -70,9 +71,10 @@ class Datasets:
             settings = msgspec.structs.replace(settings, text_windows=False)
             encoder = Encoder(settings, tokenizer, vocabulary, chat=chat)
         self._settings = settings
-        self._encoding = "/".join([tokens_of, ENCODER, *(f"{name}={getattr(settings, name)}" for name in ENCODING)])
-        if settings.tools:
-            self._encoding += f"/tools={settings.tool_schemas}"
+        parts = [f"{name}={getattr(settings, name)}" for name in ENCODING]
+        parts += [f"template={json.dumps(each, sort_keys=True)}" for each in [settings.template_arguments] if each]
+        parts += [f"tools={settings.tool_schemas}"] if settings.tools else []
+        self._encoding = "/".join([tokens_of, ENCODER, *parts])
         self._pad: int = tokenizer.pad_token_id
         self.scans: list[Scan] = []
         self._checks = False  # in the background
@@ -88,7 +90,10 @@ class Datasets:
                 raise
             more = "set trainer.params.validation, or raise holdOut"
             raise DataError(f"of the records that are held out to evaluate, {error}; {more}") from error
-        self.notes = [each for each in dict.fromkeys([*encoder.notes, *asks.notes, self.note]) if each]
+        notes = [*encoder.notes, *asks.notes, self.note]
+        if settings.template_arguments and not self.turn_ends:
+            notes.append("trainer.params.templateArguments: is set, but the records are no conversations")
+        self.notes = [each for each in dict.fromkeys(notes) if each]
 
     def _check_of(self, sets: Sequence[Rows], encoder: Encoder) -> BackgroundScan:
         return BackgroundScan(

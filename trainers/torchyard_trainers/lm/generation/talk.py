@@ -5,8 +5,9 @@ is a line for each piece of text on stdout, `{"piece": "..."}`, and then `{"end"
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 import msgspec
@@ -42,9 +43,18 @@ class Speaker(NamedTuple):
     model: LanguageModel
     tokenizer: Any
     device: torch.device
+    template_arguments: Mapping[str, Any] = MappingProxyType({})  # that the run has trained with
 
 
-def answer(path: Path, device: str, sampling: Sampling, requests: IO[str], replies: IO[str]) -> None:
+def answer(
+    path: Path,
+    device: str,
+    sampling: Sampling,
+    requests: IO[str],
+    replies: IO[str],
+    *,
+    template_arguments: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
     """Answer requests until there are no more.
 
     Args:
@@ -53,6 +63,7 @@ def answer(path: Path, device: str, sampling: Sampling, requests: IO[str], repli
         sampling: how to choose tokens.
         requests: lines of JSON.
         replies: lines of JSON.
+        template_arguments: of the chat template, beside those of the run.
 
     Raises:
         ConfigError: the folder holds no such model.
@@ -63,7 +74,7 @@ def answer(path: Path, device: str, sampling: Sampling, requests: IO[str], repli
     if (problem := cache_problem(speaker.model, speaker.device, dtype=dtype)) is not None:
         raise ConfigError(f"{path} cannot answer: {problem}; use another model")
     _write(replies, {"ready": True, "template": bool(speaker.tokenizer.chat_template)})
-    chat = Chat(speaker.tokenizer)
+    chat = Chat(speaker.tokenizer, arguments={**speaker.template_arguments, **template_arguments})
     for number, line in enumerate(requests):
         request = json.loads(line)
         try:
@@ -121,6 +132,7 @@ def _of_checkpoint(path: Path, device: str) -> Speaker:
         raise ConfigError(f"{at} is not that of a run: {error}") from error
     if config.trainer.name != "lm":
         raise ConfigError(f"{path}: its workload is {config.trainer.name}, which does not talk; name a job of lm")
+    given = config.trainer.params.get("templateArguments") or {}
     params = without_data(config.trainer.params)
     if isinstance(base := params.get("pretrained"), str):  # relative to where the run trained
         params["pretrained"] = str(Path(str(tree.get("workingDir", "."))) / base)
@@ -138,7 +150,7 @@ def _of_checkpoint(path: Path, device: str) -> Speaker:
         load_chosen(work, session, run)
         model = session.parallel.module.eval()
         assert isinstance(model, LanguageModel)
-        return Speaker(model, work.tokenizer, world.device)
+        return Speaker(model, work.tokenizer, world.device, given)
 
 
 def _replies(speaker: Speaker, chat: Chat, request: dict[str, Any], sampling: Sampling) -> Iterator[dict[str, Any]]:
