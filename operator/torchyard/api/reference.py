@@ -71,15 +71,14 @@ def type_text(field: Schema) -> str:
         return f"number {field['minimum']} to {field['maximum']}, or {field['pattern'].strip('^()$')}"
     if "enum" in field:
         return ", ".join(word or '""' for word in field["enum"])
-    if "anyOf" in field:
-        return ", ".join(map(type_text, field["anyOf"]))
     if field["type"] == "array":
         return f"list of {type_text(field['items'])}" + (
             f", at most {field['maxItems']}" if "maxItems" in field else ""
         )
     if "additionalProperties" in field:
         values = field["additionalProperties"]
-        return "mapping" if values.get(ANY) else f"map to {type_text(values)}"
+        kinds = ", ".join(map(type_text, values.get("anyOf", [values])))
+        return "mapping" if values.get(ANY) else f"map to {kinds}"
     if field["type"] in {"integer", "number"}:
         return ("whole number" if field["type"] == "integer" else "number") + _bounds(field)
     return {"object": "section", "boolean": "true, false"}.get(field["type"], "text")

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 from torch import Tensor, nn
 
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
-from torchyard_trainers.core.parallel import whole
+from torchyard_trainers.core.named_tensors import names_of
+from torchyard_trainers.core.parallel import whole as gathered
+from torchyard_trainers.core.pretrained import is_adapter
 
 ADAPTERS = "adapter_config.json"
 # Options of saved adapters that are applied, and those that mean nothing after training.
-_TAKEN = ("r", "lora_alpha", "target_modules", "fan_in_fan_out", "use_rslora", "use_dora")
+_TAKEN = ("r", "lora_alpha", "target_modules", "modules_to_save", "fan_in_fan_out", "use_rslora", "use_dora")
 _IGNORED = {
     *("auto_mapping", "base_model_name_or_path", "bias", "inference_mode", "init_lora_weights", "lora_dropout"),
     *("megatron_core", "peft_type", "peft_version", "qalora_group_size", "revision", "task_type"),
@@ -21,11 +23,19 @@ _IGNORED = {
 # Classes of transformers whose `forward` writes out the product of `nn.Linear` and computes nothing else.
 _PRODUCTS = ("FalconLinear",)
 
+MOST_ADDED = 1 << 20  # tokens
+
 M = TypeVar("M", bound=nn.Module)
 
 
 def add_lora(
-    language: M, *, rank: int, alpha: float, dropout: float = 0.0, targets: str | Sequence[str] = "all-linear"
+    language: M,
+    *,
+    rank: int,
+    alpha: float,
+    dropout: float = 0.0,
+    targets: str | Sequence[str] = "all-linear",
+    whole: Sequence[str] = (),
 ) -> M:
     """Freeze a model and put adapters beside its linear layers; call it in `Workload.build`.
 
@@ -36,9 +46,10 @@ def add_lora(
         dropout: of the adapters' inputs.
         targets: names of linear layers (`q_proj`), or `all-linear` for all but the output layer. Experts of a mixture
             are no linear layers; they stay frozen, and with them the layers whose names peft takes for experts'.
+        whole: names of modules that are trained themselves (`embed_tokens`), peft's `modules_to_save`.
 
     Raises:
-        ConfigError: no layer has such a name, or one that is not linear or the output layer.
+        ConfigError: no layer has such a name, one that is not linear or the output layer, or one is named twice.
     """
     from peft import LoraConfig, inject_adapter_in_model
     from peft.tuners.lora import Linear
@@ -58,8 +69,9 @@ def add_lora(
     if of_head := [each for each in wanted if head is not None and f".{head}".endswith(f".{each}")]:
         raise ConfigError(
             f"LoRA targets {wanted}: {of_head[0]!r} is the output layer, whose weights are read without adapters (and "
-            "are often those of the embedding); leave its name out"
+            "are often those of the embedding); leave its name out, or train it whole (modulesToSave)"
         )
+    unfrozen = [each for name in whole for each in _module(language, name, wanted)]
     language.requires_grad_(requires_grad=False)
     try:
         adapted = cast("M", inject_adapter_in_model(config, language))
@@ -67,7 +79,36 @@ def add_lora(
         raise ConfigError(f"LoRA targets {wanted}: {error}") from error
     if other := [name for name, layer in _adapted(adapted) if not isinstance(layer, Linear)]:
         raise ConfigError(f"LoRA targets {wanted}: {other[0]} is not a linear layer; leave its name out")
+    for each in unfrozen:
+        each.requires_grad_(requires_grad=True)
     return adapted
+
+
+def _module(language: nn.Module, name: str, targets: Sequence[str]) -> list[nn.Module]:
+    """Return the modules of a name, which are trained beside adapters.
+
+    Raises:
+        ConfigError: there is none, it has no parameters of its own, or it gets adapters.
+    """
+    at = f"trainer.params.modulesToSave: {name!r}"
+    found = {each: module for each, module in language.named_modules() if f".{each}".endswith(f".{name}")}
+    if not found:
+        head, embedding = output_layer(language), getattr(language, "get_input_embeddings", lambda: None)()
+        names = [each for each, module in language.named_modules() if module is embedding]
+        known = ", ".join(each.rpartition(".")[2] for each in (*names, head) if each)
+        raise ConfigError(f"{at}: the model has no such module; its embedding and output layer are {known}")
+    for each, module in found.items():
+        if not list(module.parameters(recurse=False)):
+            raise ConfigError(f"{at}: {each} has no weights of its own; name the modules in it")
+        if any(f".{each}".endswith(f".{target}") for target in targets):
+            raise ConfigError(f"{at}: {each} has adapters; leave it out of loraTargets, or of modulesToSave")
+    return list(found.values())
+
+
+def whole_modules(language: nn.Module) -> list[str]:
+    """Return the modules of a model with adapters that are trained themselves; one of each name of tied weights."""
+    names = [name for name, each in names_of(language).items() if each.requires_grad and not is_adapter(name)]
+    return list(dict.fromkeys(name.rpartition(".")[0] for name in names))
 
 
 def output_layer(language: nn.Module) -> str | None:
@@ -115,8 +156,9 @@ def saved_lora(folder: Path, tree: Mapping[str, Any], at: str) -> SavedLora:
     rank, targets = config.get("r"), config.get("target_modules")
     if not isinstance(rank, int) or rank < 1:
         raise ConfigError(f"{at}: r is {str(rank)[:40]}, expected the rank of the adapters; copy the folder again")
-    if not isinstance(targets, list) or not all(isinstance(each, str) for each in targets):
-        raise ConfigError(f"{at}: target_modules is {str(targets)[:40]!r}, expected a list of names; {fix}")
+    for name, each in (("target_modules", targets), ("modules_to_save", config.get("modules_to_save", []))):
+        if not isinstance(each, list) or not all(isinstance(one, str) for one in each):
+            raise ConfigError(f"{at}: {name} is {str(each)[:40]!r}, expected a list of names; {fix}")
     return SavedLora(folder, config, _saved_weights(folder / "adapter_model.safetensors", rank, at))
 
 
@@ -152,6 +194,7 @@ def merged_with(language: Any, adapters: SavedLora) -> Any:
     from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
 
     try:
+        _grow(language, adapters)
         adapted: Any = get_peft_model(language, LoraConfig(**adapters.config, task_type="CAUSAL_LM"))
         odd = set_peft_model_state_dict(adapted, dict(adapters.weights)).unexpected_keys
     except (ValueError, TypeError, RuntimeError, AttributeError, KeyError) as error:
@@ -161,6 +204,16 @@ def merged_with(language: Any, adapters: SavedLora) -> Any:
             f"{adapters.folder}: the base model has no place for {', '.join(odd[:5])}; name its base"
         )
     return adapted.merge_and_unload()
+
+
+def _grow(language: Any, adapters: SavedLora) -> None:
+    """Add rows to the embedding of a model for tokens that were added when the adapters were trained."""
+    embedding = language.get_input_embeddings()
+    rows = len(embedding.weight)
+    name = next(each for each, module in language.named_modules() if module is embedding)
+    saved = adapters.weights.get(f"base_model.model.{name}.weight")
+    if saved is not None and saved.ndim == 2 and rows < len(saved) <= rows + MOST_ADDED:
+        language.resize_token_embeddings(len(saved), mean_resizing=False)
 
 
 def _linear(language: nn.Module) -> list[str]:
@@ -205,7 +258,7 @@ def merged(model: nn.Module, name: str, base: Tensor) -> Tensor:
     layer: Any = model.get_submodule(place)
     found = base.float()
     for adapter in layer.active_adapters:
-        down, up = (whole(part[adapter].weight.detach()).float() for part in (layer.lora_A, layer.lora_B))
+        down, up = (gathered(part[adapter].weight.detach()).float() for part in (layer.lora_A, layer.lora_B))
         change = (up @ down) * layer.scaling[adapter]
         found = found + (change.T if layer.fan_in_fan_out else change)  # GPT-2 has matrices [in, out]
     return found

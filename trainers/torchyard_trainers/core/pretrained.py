@@ -18,6 +18,7 @@ from torchyard_trainers.core.exits import ConfigError, DataMismatchError
 from torchyard_trainers.core.json_text import parse_json
 from torchyard_trainers.core.model_config import check_is_file, other_weights
 from torchyard_trainers.core.named_tensors import local_part, names_of
+from torchyard_trainers.core.new_rows import fill_grown
 from torchyard_trainers.core.published import Piece, published
 from torchyard_trainers.core.world import World
 from torchyard_trainers.core.wrappers import wrapper_of
@@ -49,6 +50,8 @@ class Pretrained:
         renamed: patterns of names in files, and what replaces them; the first match counts. Published models of some
             families name their parts as earlier versions of transformers did.
         converts: the part is a model of transformers, whose files have the layout of its family: experts one by one.
+        added: rows of its embedding and output layer that get new values, whether or not the files have them: see
+            `core.new_rows`.
         field: of the job that names the folder; errors begin with it.
     """
 
@@ -57,6 +60,7 @@ class Pretrained:
     new: Sequence[str] = ()
     renamed: Sequence[tuple[str, str]] = ()
     converts: bool = False
+    added: range = range(0)
     field: str = "trainer.params.pretrained"
 
     def at(self, path: Path) -> str:
@@ -103,11 +107,13 @@ class _Reading(NamedTuple):
 
     Attributes:
         again: the parameter is read from another name, too, and has to be the same there.
+        grows: it has rows for new tokens.
     """
 
     piece: Piece
     tensor: Tensor
     again: bool
+    grows: bool = False
 
 
 Plan = dict[Path, list[_Reading]]
@@ -144,6 +150,7 @@ def _plan(pretrained: Pretrained, model: nn.Module, wanted: Mapping[str, Tensor]
     pieces = {name: [Piece(name)] if name in stored else layout.get(name, [Piece(name)]) for name in wanted}
     parts = [(piece, wanted[name]) for name, found in pieces.items() for piece in found]
     found = {id(tensor) for piece, tensor in parts if piece.name in stored}  # of a tied parameter one name is enough
+    grown = _grown(pretrained, language)
     names, ignored = {piece.name for piece, _ in parts}, [_NOT_WEIGHTS, *_ignored_by(model)]
     faults = {
         "missing": [
@@ -157,7 +164,8 @@ def _plan(pretrained: Pretrained, model: nn.Module, wanted: Mapping[str, Tensor]
         "of another shape": [
             f"{piece.name} {list(stored[piece.name].shape)} for {_shape(piece, tensor)}"
             for piece, tensor in parts
-            if piece.name in stored and list(stored[piece.name].shape) != _shape(piece, tensor)
+            if piece.name in stored
+            and not _fits(list(stored[piece.name].shape), _shape(piece, tensor), id(tensor) in grown)
         ],
         "of a type that holds no weights (quantized ones have to be converted)": [
             f"{piece.name} {stored[piece.name].type}"
@@ -175,9 +183,22 @@ def _plan(pretrained: Pretrained, model: nn.Module, wanted: Mapping[str, Tensor]
     for piece, tensor in parts:
         if piece.name in stored:
             key, at = (id(tensor), "" if piece.at is None else piece.name), stored[piece.name]
-            plan[at.file].append(_Reading(Piece(at.name, piece.at), tensor, again=key in read))
+            again = key in read
+            plan[at.file].append(_Reading(Piece(at.name, piece.at), tensor, again, id(tensor) in grown))
             read.add(key)
     return plan
+
+
+def _grown(pretrained: Pretrained, language: Any) -> set[int]:
+    """Return the ids of the parameters with a row for each token, if tokens are added."""
+    if not pretrained.added:
+        return set()
+    layers = [language.get_input_embeddings(), language.get_output_embeddings()]
+    return {id(each) for layer in layers if layer is not None for each in layer.parameters(recurse=False)}
+
+
+def _fits(stored: list[int], wanted: list[int], grows: bool) -> bool:
+    return stored == wanted or (grows and stored[1:] == wanted[1:] and stored[0] < wanted[0])
 
 
 def _shape(piece: Piece, tensor: Tensor) -> list[int]:
@@ -300,11 +321,14 @@ def _read(pretrained: Pretrained, plan: Mapping[Path, Iterable[_Reading]]) -> No
 
     for path, parts in plan.items():
         with safe_open(path, framework="pt") as file, torch.no_grad():
-            for piece, tensor, again in parts:
+            for piece, tensor, again, grows in parts:
                 local, part = local_part(tensor)
                 if not local.numel() or again:
                     continue
-                if piece.at is None:
+                if grows:
+                    filled = local
+                    fill_grown(filled, part, file.get_slice(piece.name), pretrained.added, piece.name)
+                elif piece.at is None:
                     filled = local
                     filled.copy_(file.get_slice(piece.name)[part] if part else file.get_tensor(piece.name))
                 else:
@@ -335,9 +359,13 @@ def _compare(pretrained: Pretrained, plan: Mapping[Path, Iterable[_Reading]]) ->
         if not (repeated := [each for each in parts if each.again]):
             continue
         with safe_open(path, framework="pt") as file, torch.no_grad():
-            for piece, tensor, _ in repeated:
+            for piece, tensor, _, grows in repeated:
                 local, part = local_part(tensor)
-                there = file.get_slice(piece.name)[part] if part else file.get_tensor(piece.name)
+                stored = file.get_slice(piece.name)
+                if grows:  # but for the rows that are new
+                    end = max(part[0].start, min(part[0].stop, stored.get_shape()[0], pretrained.added.start))
+                    local, part = local[: end - part[0].start], (slice(part[0].start, end), *part[1:])
+                there = stored[part] if part else file.get_tensor(piece.name)
                 least = min(there.dtype, local.dtype, key=lambda each: each.itemsize)
                 if not torch.equal(there.to(local.device, least), local.to(least)):
                     raise DataMismatchError(

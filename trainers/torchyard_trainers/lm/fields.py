@@ -43,6 +43,12 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         ),
     ] = "sft"
     steps: Annotated[Count | None, doc("Optimizer steps, those of sftSteps included.")] = None
+    epochs: Annotated[
+        Annotated[float, Meta(gt=0, le=100_000)] | None,
+        doc(
+            "data: passes over the records that train, in place of steps; grpo, ppo: over the prompts; sftSteps added."
+        ),
+    ] = None
     sft_steps: Annotated[
         Annotated[int, Meta(ge=0)] | None,
         doc("All but sft: first steps, of supervised fine-tuning on the right answers."),
@@ -65,15 +71,27 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Annotated[str, Meta(min_length=1, max_length=4096)] | None,
         doc("Folder of the tokenizer and chat template of pretrained; default: the folder of the model."),
     ] = None
+    add_tokens: Annotated[
+        Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(min_length=1, max_length=10_000)]
+        | None,
+        doc("pretrained: texts that become tokens; with loraRank, modulesToSave must train their embeddings."),
+    ] = None
     lora_rank: Annotated[
         Count | None, doc("Rank of LoRA adapters, which are trained in place of the model; default: train all weights.")
     ] = None
     lora_alpha: Annotated[
         Positive | None, doc("The product of both adapters is multiplied by loraAlpha / loraRank; default: 2 loraRank.")
     ] = None
+    lora_dropout: Annotated[
+        Annotated[float, Meta(ge=0, lt=1)] | None, doc("sft: dropout of what the adapters read; 0.")
+    ] = None
     lora_targets: Annotated[
         list[str] | None,
         doc("Linear layers with adapters, such as q_proj; default: all but the output layer."),
+    ] = None
+    modules_to_save: Annotated[
+        Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(min_length=1, max_length=64)] | None,
+        doc("Modules that are trained whole beside the adapters, such as embed_tokens and lm_head."),
     ] = None
     export_dtype: Annotated[
         Literal["float32", "bfloat16", "float16"] | None,

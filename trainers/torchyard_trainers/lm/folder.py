@@ -154,8 +154,33 @@ def _limit(path: Path) -> int:
     return MAX_TOKENIZER_BYTES
 
 
-def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> LanguageModel:
+def with_tokens(tokenizer: Any, texts: Sequence[str]) -> range:
+    """Add tokens to a tokenizer; return their numbers.
+
+    Raises:
+        ConfigError: a text is a token already, or is there twice.
+    """
+    at, first = "trainer.params.addTokens", len(tokenizer)
+    known = tokenizer.get_vocab()
+    for number, each in enumerate(texts):
+        if each in known or each in texts[:number]:
+            raise ConfigError(f"{at}: {each!r} is a token of the tokenizer already, or is there twice; remove it")
+        if not each.strip():
+            raise ConfigError(f"{at}: {each!r} is white space; remove it")
+    tokenizer.add_tokens(list(texts))
+    numbers = tokenizer.convert_tokens_to_ids(list(texts))
+    assert numbers == list(range(first, first + len(texts))), f"numbers of added tokens: {numbers[:5]}"
+    return range(first, first + len(texts))
+
+
+def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False, added: range = range(0)) -> LanguageModel:
     """Build the model of a folder; its parameters have no memory inside `core.weights.parameters_on_meta`.
+
+    Args:
+        folder: of the model.
+        tokenizer: of the model.
+        value_head: add one.
+        added: tokens of the tokenizer that the folder has no weights for.
 
     Raises:
         ConfigError: the folder has no such model, or fewer tokens than its tokenizer.
@@ -163,7 +188,7 @@ def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False) -> La
     from transformers import AutoModelForCausalLM, PreTrainedModel
 
     config = read_config(folder)
-    known = config.get_text_config().vocab_size
+    known = config.get_text_config().vocab_size = max(config.get_text_config().vocab_size, added.stop)
     # Families share tokenizers: Gemma 3 without images lacks the token that stands for one. A text that has such a
     # token is a bad record.
     beyond = tokens_beyond(tokenizer.get_vocab(), known)
@@ -206,6 +231,21 @@ def _generation_config(folder: Path) -> Any:
         return GenerationConfig.from_dict(tree)
     except Exception as error:  # the class raises anything
         raise ConfigError(f"{FIELD}: {path} is not a config of generation: {one_line(error)}; copy it again") from error
+
+
+def check_learns_tokens(lm: Any) -> None:
+    """Check that a model with adapters trains the embeddings of tokens, and its output layer.
+
+    Raises:
+        ConfigError: one of them is frozen.
+    """
+    layers = [each for each in (lm.get_input_embeddings(), lm.get_output_embeddings()) if each is not None]
+    names = {id(module): name.rpartition(".")[2] for name, module in lm.named_modules()}
+    if any(not each.weight.requires_grad for each in layers):
+        listed = ", ".join(dict.fromkeys(names[id(each)] for each in layers))
+        raise ConfigError(
+            f"trainer.params.modulesToSave: leaves out weights of the tokens in addTokens; set it to [{listed}]"
+        )
 
 
 def end_tokens(tokenizer: Any, lm: Any, turns: Sequence[int] = ()) -> tuple[int, ...]:

@@ -82,6 +82,7 @@ _OWN = {
     **dict.fromkeys(("length_normalized", "objective"), ("dpo",)),
     **dict.fromkeys(("desirable_weight", "undesirable_weight"), ("kto",)),
     "target_margin": ("simpo",),
+    "lora_dropout": ("sft",),
 }
 # Tokens of a completion of a prompt from a file.
 MAX_NEW_TOKENS = 256
@@ -115,32 +116,22 @@ def resolve_params(raw: dict[str, Any], parallelism: Parallelism) -> Settings:
         _of_files(params, chosen, values, parallelism)
     else:
         _of_task(params, chosen, values)
-    if params.pretrained is not None and params.model is not None:
-        raise ConfigError(
-            f"trainer.params.model: {params.model}, but the geometry is that of trainer.params.pretrained; remove one"
-        )
-    if params.tokenizer is not None and params.pretrained is None:
-        raise ConfigError(
-            f"trainer.params.tokenizer: {params.tokenizer}, but models with random weights read characters; set "
-            "pretrained or remove it"
-        )
-    if params.lora_rank is None and (params.lora_alpha is not None or params.lora_targets is not None):
-        raise ConfigError(
-            "trainer.params.loraRank: is not set, but loraAlpha or loraTargets is; set it, or remove them"
-        )
+    _check_model(params, chosen)
     for name in ("engine_cache_gib", "importance_cap"):
         if name in chosen and params.engine != "vllm":
             raise ConfigError(f"{_named(name)}: {chosen[name]:g}, but trainer.params.engine is not vllm; remove one")
     _check_tools(params, chosen)
     if params.lora_rank is not None:
         values.setdefault("lora_alpha", 2.0 * params.lora_rank)
-    if params.warmup_steps is None:
-        values["warmup_steps"] = min(values["warmup_steps"], max(values["steps"] - values.get("sft_steps", 0), 0) // 10)
+    values["warmup_is_default"] = params.warmup_steps is None
+    if params.epochs is not None:
+        _check_epochs(params)
+        values["steps"] = 0
     # The longest answer and the token that ends it.
     values.setdefault("max_new_tokens", values["length"] + 2)
     settings = msgspec.convert(values, Settings)
     _check(settings)
-    return settings
+    return settings if settings.epochs is not None else _scheduled(settings)
 
 
 def _check_tools(params: Params, chosen: dict[str, Any]) -> None:
@@ -179,6 +170,24 @@ def _rewards(params: Params, alone: str) -> list[tuple[str, float]]:
     return [(each.reward, each.weight) for each in params.rewards]
 
 
+def with_steps(settings: Settings, samples: int) -> Settings:
+    """Return settings with the number of steps that `epochs` passes over samples take; others as they are.
+
+    Args:
+        settings: of a run on files.
+        samples: that train; of grpo and ppo, prompts.
+
+    Raises:
+        ConfigError: the warm-up does not fit into the steps.
+    """
+    if settings.epochs is None:
+        return settings
+    together = settings.batch * settings.minibatches // settings.group  # samples of a step, or prompts of a rollout
+    times = max(1, math.ceil(settings.epochs * samples / together - 1e-9))
+    return _scheduled(msgspec.structs.replace(settings, steps=settings.sft_steps + times * settings.steps_per_rollout))
+
+
+_LORA = ("lora_alpha", "lora_dropout", "lora_targets", "modules_to_save")
 # Fields of procedural tasks, and of data from files.
 _TASK = ("task", "length", "symbols")
 _FILES = (
@@ -187,7 +196,7 @@ _FILES = (
 )
 # Fields that a model does not depend on.
 _TOOLS = ("tool_seconds", "tool_workers", "max_turns")
-_DATA = ("data", "validation", *_FILES, "reward", "rewards", "eval_completions", "tools", *_TOOLS)
+_DATA = ("data", "validation", *_FILES, "reward", "rewards", "eval_completions", "epochs", "tools", *_TOOLS)
 
 
 def without_data(raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -273,6 +282,58 @@ def _check_files(params: Params, chosen: dict[str, Any], *, sets: int, budget: i
         )
 
 
+def _check_model(params: Params, chosen: dict[str, Any]) -> None:
+    """Check what fields of the model, its tokens and its adapters require of each other."""
+    if params.pretrained is not None and params.model is not None:
+        raise ConfigError(
+            f"trainer.params.model: {params.model}, but the geometry is that of trainer.params.pretrained; remove one"
+        )
+    if params.tokenizer is not None and params.pretrained is None:
+        raise ConfigError(
+            f"trainer.params.tokenizer: {params.tokenizer}, but models with random weights read characters; set "
+            "pretrained or remove it"
+        )
+    if params.add_tokens is not None and params.pretrained is None:
+        raise ConfigError(
+            "trainer.params.addTokens: is set, but models with random weights read characters; set pretrained or "
+            "remove it"
+        )
+    if params.add_tokens is not None and params.lora_rank is not None and params.modules_to_save is None:
+        raise ConfigError(
+            "trainer.params.addTokens: is set, but with loraRank their embeddings stay frozen; set modulesToSave: "
+            "[embed_tokens, lm_head], or the names that the embedding and the output layer of the model have"
+        )
+    ours = [name for name in _LORA if name in chosen]
+    if params.lora_rank is None and ours:
+        raise ConfigError(f"trainer.params.loraRank: is not set, but {_wire(ours[0])} is; set it, or remove it")
+
+
+def _check_epochs(params: Params) -> None:
+    if params.steps is not None:
+        raise ConfigError(f"trainer.params.epochs: {params.epochs:g}, but steps is {params.steps}; remove one")
+    if params.data is None:
+        raise ConfigError(
+            f"trainer.params.epochs: {params.epochs:g}, but the samples of a task have no end; set steps, or data"
+        )
+
+
+def _scheduled(settings: Settings) -> Settings:
+    """Return settings whose warm-up suits the steps, after checking that all of them fit."""
+    own = settings.steps - settings.sft_steps
+    if settings.sft_steps and own <= 0:
+        raise ConfigError(
+            f"trainer.params.steps: {settings.steps}, and sftSteps {settings.sft_steps} of them leave none for "
+            f"{settings.method}; raise it"
+        )
+    if settings.warmup_is_default:
+        settings = msgspec.structs.replace(settings, warmup_steps=min(settings.warmup_steps, max(own, 0) // 10))
+    try:
+        factor(settings.schedule, 0, own, warm_up=settings.warmup_steps)
+    except ValueError as error:
+        raise ConfigError(f"trainer.params.warmupSteps: {error}") from error
+    return settings
+
+
 def _check(settings: Settings) -> None:
     at = "trainer.params"
     for name, _ in settings.rewards:
@@ -281,15 +342,6 @@ def _check(settings: Settings) -> None:
             raise ConfigError(
                 f"{at}.reward: {name} names a file; write its module: {module.removesuffix('.py')}:{function}"
             )
-    if settings.sft_steps and settings.sft_steps >= settings.steps:
-        raise ConfigError(
-            f"{at}.steps: {settings.steps}, and sftSteps {settings.sft_steps} of them leave none for "
-            f"{settings.method}; raise it"
-        )
-    try:
-        factor(settings.schedule, 0, settings.steps - settings.sft_steps, warm_up=settings.warmup_steps)
-    except ValueError as error:
-        raise ConfigError(f"{at}.warmupSteps: {error}") from error
     if settings.objective is not None and settings.length_normalized:
         raise ConfigError(
             f"{at}.lengthNormalized: true, but objective {settings.objective} gets the numbers of tokens; remove one"

@@ -23,14 +23,18 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Parameters with every preset value filled in."""
 
     method: str
-    steps: int
+    steps: int  # 0 until `with_steps`, if there are `epochs`
+    epochs: float | None = None
     seed: int
     model: str
     pretrained: str | None = None
     tokenizer: str | None = None
+    add_tokens: tuple[str, ...] = ()
     lora_rank: int | None = None
     lora_alpha: float = 0.0
+    lora_dropout: float = 0.0
     lora_targets: tuple[str, ...] = ()
+    modules_to_save: tuple[str, ...] = ()
     export_dtype: str | None = None
     task: str
     length: int
@@ -58,6 +62,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     lr_final: float
     schedule: Kind
     warmup_steps: int
+    warmup_is_default: bool = False
     weight_decay: float
     max_grad_norm: float
     ema: float | None = None

@@ -31,12 +31,14 @@ from torchyard_trainers.lm.document_attention import use_document_attention
 from torchyard_trainers.lm.evaluation import Result, answers, score_answers
 from torchyard_trainers.lm.folder import (
     check_files,
+    check_learns_tokens,
     empty_model,
     end_tokens,
     limits_in,
     read_tokenizer,
     set_end_tokens,
     tokenizer_files,
+    with_tokens,
 )
 from torchyard_trainers.lm.functions.tools import Tools
 from torchyard_trainers.lm.generation.completions import Completed, Judge, complete, means, rows_of_table, write_table
@@ -45,6 +47,7 @@ from torchyard_trainers.lm.generation.tool_engine import ToolEngine, ToolUse
 from torchyard_trainers.lm.methods.preferences import Preferences, TaskAnswers, objective_of
 from torchyard_trainers.lm.methods.reinforcement import Reinforcement, engine_of, sampling_of
 from torchyard_trainers.lm.models import LanguageModel, build_model, decoder_layers, limits_of
+from torchyard_trainers.lm.params import with_steps
 from torchyard_trainers.lm.scoring import Reference
 from torchyard_trainers.lm.settings import PAIRED, PREFERENCES, REINFORCED, Settings
 from torchyard_trainers.lm.tokens import character_tokenizer, saved
@@ -69,6 +72,10 @@ _WORDS = {
 }
 
 
+def _one(value: Any) -> str | int | float:
+    return ", ".join(value) if isinstance(value, tuple) else value
+
+
 class LanguageModeling(Workload):
     """The workload `lm`."""
 
@@ -87,11 +94,13 @@ class LanguageModeling(Workload):
         origin = "model" if settings.pretrained is None else "pretrained"
         data = () if settings.reads_files else ("task", "length", "symbols")
         own = ["seed", "method", origin, *data, *_IDENTITY[settings.method]]
+        own += ["add_tokens"] if settings.add_tokens else []
         own += ["tokenizer"] if settings.tokenizer is not None else []
         own += ["lora_rank", "lora_alpha"] if settings.lora_rank is not None else []
+        own += [name for name in ("lora_dropout", "modules_to_save") if getattr(settings, name)]
         self.identity: Mapping[str, str | int | float] = {
             "trainer.name": "lm",
-            **{f"trainer.params.{name}": getattr(settings, name) for name in own},
+            **{f"trainer.params.{name}": _one(getattr(settings, name)) for name in own},
             "global batch (trainer.params.batch)": settings.batch,
         }
         self.architecture = ["trainer.name"]
@@ -101,7 +110,7 @@ class LanguageModeling(Workload):
             self.architecture.append("trainer.params.model")
         else:
             folder = Path(settings.pretrained)
-            self.pretrained = Pretrained(folder, prefix="lm.", converts=True)
+            self.pretrained = Pretrained(folder, prefix="lm.", converts=True, added=self._added)
         if self.deferred or self.pretrained is not None:
             self.identity = {**self.identity, "seed": settings.seed}  # of what no file has, adapters and heads
         if settings.lora_rank is not None:
@@ -116,6 +125,7 @@ class LanguageModeling(Workload):
         self._data = self._opened() if settings.reads_files else None
         if self._data is not None:
             self._notes += self._data.notes
+            self._count_epochs(self._data)
         settings = self.settings
         if self._data is not None and settings.method not in REINFORCED:
             self.source = self._data.train
@@ -129,11 +139,22 @@ class LanguageModeling(Workload):
         self._reinforcement: Reinforcement | None = None
         self._preferences: Preferences | None = None
 
+    def _count_epochs(self, data: Datasets) -> None:
+        """Set the number of steps, if it follows from that of the records."""
+        if self.settings.epochs is None or data.train is None:
+            return
+        self.settings = settings = with_steps(self.settings, len(data.train))
+        self.total_steps = settings.steps
+        self._notes.append(
+            f"trainer.params.epochs: {settings.epochs:g} of {len(data.train):,} samples are {settings.steps:,} steps"
+        )
+
     def _opened(self) -> Datasets:
         """Open the files of `data` and `validation`."""
         settings, folder = self.settings, self.pretrained.folder if self.pretrained is not None else None
         name = settings.model if folder is None else str(folder)
         vocabulary, positions = limits_of(settings.model, self.tokenizer) if folder is None else limits_in(folder)
+        vocabulary = max(vocabulary, self._added.stop)
         fitted = within_positions(settings, name, positions)
         if fitted != settings:
             self._notes.append(
@@ -145,7 +166,7 @@ class LanguageModeling(Workload):
         if tokens is not None:
             check_files(tokens)  # before a hash reads them whole
         files = [] if tokens is None else [each for each in tokenizer_files(tokens).values() if isinstance(each, Path)]
-        tokens_of = tokenizer_fingerprint(files) if files else "characters"
+        tokens_of = tokenizer_fingerprint(files, settings.add_tokens) if files else "characters"
         return Datasets(settings, self.tokenizer, vocabulary, tokens_of=tokens_of)
 
     @cached_property
@@ -154,7 +175,15 @@ class LanguageModeling(Workload):
         if self._tokens_folder is None:
             return character_tokenizer()
         named = self.settings.tokenizer is not None
-        return read_tokenizer(self._tokens_folder, f"trainer.params.{'tokenizer' if named else 'pretrained'}")
+        tokenizer = read_tokenizer(self._tokens_folder, f"trainer.params.{'tokenizer' if named else 'pretrained'}")
+        with_tokens(tokenizer, self.settings.add_tokens)
+        return tokenizer
+
+    @cached_property
+    def _added(self) -> range:
+        """The tokens that the model has no weights for."""
+        count = len(self.settings.add_tokens)
+        return range(len(self.tokenizer) - count, len(self.tokenizer)) if count else range(0)
 
     @property
     def _tokens_folder(self) -> Path | None:
@@ -184,7 +213,8 @@ class LanguageModeling(Workload):
         settings = self.settings
         value_head = settings.method == "ppo"
         if self.pretrained is not None:
-            model = empty_model(self.pretrained.folder, self.tokenizer, value_head=value_head)
+            folder = self.pretrained.folder
+            model = empty_model(folder, self.tokenizer, value_head=value_head, added=self._added)
         else:
             seed = stream_key(settings.seed, "weights") % 2**63
             model = build_model(settings.model, self.tokenizer, seed=seed, value_head=value_head)
@@ -193,7 +223,16 @@ class LanguageModeling(Workload):
         set_end_tokens(model.lm, ends)
         if settings.lora_rank is not None:
             targets = list(settings.lora_targets) or "all-linear"
-            model.lm = add_lora(model.lm, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets)
+            model.lm = add_lora(
+                model.lm,
+                rank=settings.lora_rank,
+                alpha=settings.lora_alpha,
+                dropout=settings.lora_dropout,
+                targets=targets,
+                whole=settings.modules_to_save,
+            )
+        if settings.add_tokens:
+            check_learns_tokens(model.lm)
         if settings.packs and not settings.compile:  # compiled blocks would be made again for each list of documents
             use_document_attention(model.lm)
         self._reference = Reference(model) if settings.needs_reference else None
@@ -408,7 +447,7 @@ class LanguageModeling(Workload):
     def assets(self) -> Mapping[str, Path | str]:
         """Return the files of the tokenizer, with its chat template."""
         folder = self._tokens_folder
-        return saved(self.tokenizer) if folder is None else tokenizer_files(folder)
+        return saved(self.tokenizer) if folder is None or self.settings.add_tokens else tokenizer_files(folder)
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""

@@ -137,4 +137,6 @@ def saved(tokenizer: Any) -> dict[str, Path | str]:
     """Return the files that a tokenizer is saved as, as text by name."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
-        return {path.name: path.read_text() for path in sorted(Path(folder).iterdir())}
+        # Beside tokenizer.json some classes write their model of another library, which is no text.
+        files = [path for path in sorted(Path(folder).rglob("*")) if path.suffix in (".json", ".jinja", ".txt")]
+        return {path.relative_to(folder).as_posix(): path.read_text() for path in files}

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchyard_trainers.core.adapters import has_adapters, merged
+from torchyard_trainers.core.adapters import has_adapters, merged, whole_modules
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.export.sharded import FILE_BYTES, Entry, write_files
 from torchyard_trainers.core.named_tensors import names_of
@@ -72,7 +72,7 @@ def write(
     prefix, language = language_of(session.parallel.module)
     only_adapters = form == "hf" and _learns_only_adapters(language)
     types = _types(work)
-    entries = _adapters(language) if only_adapters else weight_entries(session.parallel.module, prefix, types)
+    entries = _adapters(language, types) if only_adapters else weight_entries(session.parallel.module, prefix, types)
     stem = ADAPTER if only_adapters else MODEL
     files = write_files(entries, folder, stem, session.world, shared=shared, verify=verify, limit=limit)
     base = str(work.pretrained.folder.absolute()) if work.pretrained is not None else None
@@ -81,6 +81,7 @@ def write(
         if only_adapters:
             (config,) = language.peft_config.values()
             config.base_model_name_or_path, config.inference_mode = base, True
+            config.modules_to_save = whole_modules(language) or None
             config.save_pretrained(str(folder))
         else:
             _save_config(language, folder, types.most)
@@ -152,21 +153,25 @@ def weight_entries(model: nn.Module, prefix: str, types: Types = _IN_FLOAT32) ->
     return entries
 
 
-def _adapters(language: nn.Module) -> list[Entry]:
-    """Return the adapters under the names that peft gives them."""
+def _adapters(language: nn.Module, types: Types) -> list[Entry]:
+    """Return the adapters under the names that peft gives them, with the modules that are trained beside them.
+
+    These have the types of the base. Tied weights are there under each of their names, since peft copies each module.
+    """
 
     def peft_name(name: str) -> str:
         return "base_model.model." + name.replace(".default.", ".")
 
+    def entry(name: str, tensor: Tensor) -> Entry:
+        dtype = tensor.dtype if is_adapter(name) else types.of(name, tensor)
+        size = tensor.numel() * dtype.itemsize
+        return Entry(peft_name(name), size, lambda: whole(tensor.detach()).to(dtype), tensor.numel())
+
+    beside = set(whole_modules(language))
     return [
-        Entry(
-            peft_name(name),
-            tensor.numel() * tensor.element_size(),
-            lambda tensor=tensor: whole(tensor.detach()),
-            tensor.numel(),
-        )
+        entry(name, tensor)
         for name, tensor in names_of(language).items()
-        if is_adapter(name)
+        if is_adapter(name) or name.rpartition(".")[0] in beside
     ]
 
 

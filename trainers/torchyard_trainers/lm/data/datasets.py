@@ -411,9 +411,11 @@ def within_positions(settings: Settings, name: str, positions: int | None) -> Se
     return msgspec.structs.replace(settings, max_length=positions - new)
 
 
-def tokenizer_fingerprint(files: Sequence[Path]) -> str:
-    """Return a hash of the files of a tokenizer."""
+def tokenizer_fingerprint(files: Sequence[Path], added: Sequence[str] = ()) -> str:
+    """Return a hash of the files of a tokenizer, and of the tokens that are added."""
     digest = hashlib.blake2b(digest_size=8)
     for path in sorted(files):
         digest.update(path.read_bytes())
+    if added:
+        digest.update(json.dumps(list(added)).encode())
     return digest.hexdigest()

@@ -30,7 +30,7 @@ from torchyard_trainers.core.world import World, join
 from torchyard_trainers.lm.agreement import cache_problem
 from torchyard_trainers.lm.chat.chat import Chat
 from torchyard_trainers.lm.chat.messages import conversation
-from torchyard_trainers.lm.folder import empty_model, end_tokens, read_config, read_tokenizer
+from torchyard_trainers.lm.folder import TOKENIZER_FILES, empty_model, end_tokens, read_config, read_tokenizer
 from torchyard_trainers.lm.generation.engine import Sampling, WeightsEngine
 from torchyard_trainers.lm.models import LanguageModel
 from torchyard_trainers.lm.params import without_data
@@ -73,8 +73,8 @@ def answer(
     dtype = next(speaker.model.parameters()).dtype
     if (problem := cache_problem(speaker.model, speaker.device, dtype=dtype)) is not None:
         raise ConfigError(f"{path} cannot answer: {problem}; use another model")
-    _write(replies, {"ready": True, "template": bool(speaker.tokenizer.chat_template)})
     chat = Chat(speaker.tokenizer, arguments={**speaker.template_arguments, **template_arguments})
+    _write(replies, {"ready": True, "template": bool(speaker.tokenizer.chat_template)})
     for number, line in enumerate(requests):
         request = json.loads(line)
         try:
@@ -119,7 +119,9 @@ def _with_adapters(path: Path, world: World) -> Speaker:
     adapters = saved_lora(path, tree, at)
     speaker = _of_folder(Path(base), world)
     speaker.model.lm = merged_with(speaker.model.lm, adapters)
-    return speaker
+    # Tokens may have been added.
+    own = any((path / name).is_file() for name in TOKENIZER_FILES)
+    return speaker._replace(tokenizer=read_tokenizer(path)) if own else speaker
 
 
 def _of_checkpoint(path: Path, device: str) -> Speaker:
