@@ -76,6 +76,22 @@ def _one(value: Any) -> str | int | float:
     return ", ".join(value) if isinstance(value, tuple) else value
 
 
+def _identity(settings: Settings) -> dict[str, str | int | float]:
+    """Return what the checkpoints of a run are of."""
+    origin = "model" if settings.pretrained is None else "pretrained"
+    data = () if settings.reads_files else ("task", "length", "symbols")
+    own = ["seed", "method", origin, *data, *_IDENTITY[settings.method]]
+    own += ["add_tokens"] if settings.add_tokens else []
+    own += ["tokenizer"] if settings.tokenizer is not None else []
+    own += ["lora_rank", "lora_alpha"] if settings.lora_rank is not None else []
+    own += [name for name in ("lora_dropout", "modules_to_save") if getattr(settings, name)]
+    return {
+        "trainer.name": "lm",
+        **{f"trainer.params.{name}": _one(getattr(settings, name)) for name in own},
+        "global batch (trainer.params.batch)": settings.batch,
+    }
+
+
 class LanguageModeling(Workload):
     """The workload `lm`."""
 
@@ -91,18 +107,7 @@ class LanguageModeling(Workload):
         self.export_dtype = settings.export_dtype
         self.save_every = settings.steps_per_rollout
         self.planned_step = settings.sft_steps
-        origin = "model" if settings.pretrained is None else "pretrained"
-        data = () if settings.reads_files else ("task", "length", "symbols")
-        own = ["seed", "method", origin, *data, *_IDENTITY[settings.method]]
-        own += ["add_tokens"] if settings.add_tokens else []
-        own += ["tokenizer"] if settings.tokenizer is not None else []
-        own += ["lora_rank", "lora_alpha"] if settings.lora_rank is not None else []
-        own += [name for name in ("lora_dropout", "modules_to_save") if getattr(settings, name)]
-        self.identity: Mapping[str, str | int | float] = {
-            "trainer.name": "lm",
-            **{f"trainer.params.{name}": _one(getattr(settings, name)) for name in own},
-            "global batch (trainer.params.batch)": settings.batch,
-        }
+        self.identity: Mapping[str, str | int | float] = _identity(settings)
         self.architecture = ["trainer.name"]
         if settings.pretrained is None:
             # No process has the memory of a large model, and peft cannot adapt the fake tensors of a forecast.
