@@ -32,7 +32,11 @@ ACCEPTED, REJECTED, UPDATES = (
     yaml.safe_load((TESTS / f"api/objects/{name}.yaml").read_text()) for name in ("accepted", "rejected", "updates")
 )
 ACCEPTED += [{"name": name, "spec": spec} for name, spec in largest().items()]
-EXAMPLES = [yaml.safe_load(file.read_bytes()) for file in sorted((TESTS.parent / "examples").rglob("*.yaml"))]
+EXAMPLES = [
+    document
+    for file in sorted((TESTS.parent / "examples").rglob("*.yaml"))
+    for document in yaml.safe_load_all(file.read_bytes())
+]
 ACCEPTED += [
     {"name": each["metadata"]["name"], "spec": each["spec"]} for each in EXAMPLES if each["kind"] == "TrainingJob"
 ]
