@@ -212,6 +212,13 @@ def in_queue(reason: str, message: str) -> Said:
     return said(world)
 
 
+def leaves() -> Said:
+    world = World(1, trainer=Trainer(name="mine:Workload")).to_running()
+    world.pods[world.at(0)] = replace(world.pods[world.at(0)], leaving="taint ToBeDeletedByClusterAutoscaler=1")
+    world.step()
+    return said(world)
+
+
 def resizes() -> Said:
     elastic = Elastic(min_nodes=1, max_nodes=3)
     world = World(3, trainer=Trainer(name="mine:Workload"), elastic=elastic).to_running()
@@ -441,6 +448,7 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     "Suspending": suspends,
     "Suspended": suspends,
     "Resumed": suspends,
+    "NodeLeaving": leaves,
     "Resizing": resizes,
     "AgentNotice": lambda: noticed("the program handles SIGUSR2 itself"),
     "RanksNotCommunicating": lambda: said(reported(World(2).to_running(), **RANKS)),

@@ -198,6 +198,13 @@ class AnyHistory(RuleBasedStateMachine):
         if uid is not None:
             self.world.pods[uid] = replace(self.world.pods[uid], phase="Unknown")
 
+    @precondition(lambda self: self.world.pods)
+    @rule(which=ANY, notice=st.sampled_from(["", "taint spot"]))
+    def node_announces_its_end_or_takes_it_back(self, which, notice):
+        uid = self.pick(self.world.pods, which)
+        if uid is not None:
+            self.world.pods[uid] = replace(self.world.pods[uid], leaving=notice)
+
     @rule(refusing=st.booleans())
     def cluster_refuses_pods_or_takes_them(self, refusing):
         self.world.refusing = refusing

@@ -74,7 +74,7 @@
 {{- define "torchyard.rulesOfTheCluster" -}}
 - apiGroups: [""]
   resources: [nodes]
-  verbs: [get, list]
+  verbs: [get, list{{ if .Values.nodeNotices }}, watch{{ end }}]
 - apiGroups: [authentication.k8s.io]
   resources: [tokenreviews]
   verbs: [create]

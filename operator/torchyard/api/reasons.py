@@ -426,6 +426,12 @@ class Reason(TableEnum):
         "Suspended", "the job is suspended", "`torchyard resume`, or spec.suspend: false, continues it"
     )
     RESUMED = _running("Resumed", "the job was resumed")
+    NODE_LEAVING = _running(
+        "NodeLeaving",
+        "a node announces that it leaves or is broken: the workers are asked to save a checkpoint and to stop, and the "
+        "pods move to other nodes",
+        announced=True,
+    )
     RESIZING = _running(
         "Resizing", "the workers are asked to save a checkpoint and to stop, since the gang continues with another size"
     )

@@ -114,6 +114,7 @@ class Operator:
             reporter=options.identity,
             schedulers=switched_on(options.schedulers),
             count_claimed_gpus=options.count_claimed_gpus,
+            node_notices=options.node_notices,
             provenance=provenance,
             clock=clock,
         )

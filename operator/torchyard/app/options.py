@@ -34,6 +34,7 @@ class Options(Struct, frozen=True, kw_only=True):
     network_peers: tuple[dict[str, Any], ...] | None = None
     schedulers: tuple[str, ...] = ()
     count_claimed_gpus: bool = False
+    node_notices: tuple[str, ...] = ()
     qps: float = 500.0
     burst: float = 1000.0
     leader_election: bool = True

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -40,6 +40,7 @@ from torchyard.reconcile.scheduling import enforced_by
 from torchyard.schedulers.none import BY_OPERATOR, NOTHING, choose
 from torchyard.schedulers.protocol import Change, Request, Scheduler
 
+MAX_AVOIDED = 16
 CONFIRM_SECONDS = 5.0
 MAX_REPORTS = 20  # of forged pods at a time
 
@@ -57,6 +58,7 @@ class KubeCluster:
         gone: called with the uid of a pod whose object is gone.
         reporter: name of this operator process.
         schedulers: gang schedulers that may be used, the preferred one first.
+        node_notices: taints and conditions of nodes that announce that they leave; (): nodes are not watched.
         count_claimed_gpus: whether GPUs in claims are counted by their templates, which is a further right.
         provenance: signs our pods and recognizes them; None: one that knows only its own.
         clock: unix seconds.
@@ -73,6 +75,7 @@ class KubeCluster:
         reporter: str = "",
         schedulers: Sequence[Scheduler] = (),
         count_claimed_gpus: bool = False,
+        node_notices: Collection[str] = (),
         provenance: Provenance | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -80,7 +83,13 @@ class KubeCluster:
         self.jobs = jobs
         self.provenance = provenance or Provenance(clock)
         self.tracked = Pods(
-            api, namespaces, made=self._created_by_operator, changed=jobs.notify, gone=self._forget, clock=clock
+            api,
+            namespaces,
+            made=self._created_by_operator,
+            changed=jobs.notify,
+            gone=self._forget,
+            notices=node_notices,
+            clock=clock,
         )
         self.recorder = Recorder(api, reporter=reporter, clock=clock)
         self.gang_objects = GangObjects(
@@ -204,6 +213,8 @@ class KubeCluster:
         former = self.tracked.predecessors(job.metadata) if self.keeps_files(job) else []
         if former:  # they may still write into the folder that both have on the claim
             raise Refused(Reason.PREDECESSOR_STOPPING, ", ".join(former[:3]), retry_after=PREDECESSOR_SECONDS)
+        avoid = dict.fromkeys((*action.avoid, *self.tracked.leaving_nodes()))
+        action = msgspec.structs.replace(action, avoid=tuple(avoid)[:MAX_AVOIDED])
         signature = self.provenance.sign(job.metadata.namespace, job.metadata.uid, action.name)
         try:
             if self.site.network_peers is not None or is_agentless(job.spec):

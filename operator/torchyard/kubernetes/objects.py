@@ -285,6 +285,8 @@ class NodeMeta(Read, frozen=True, kw_only=True, gc=False):
     """Metadata of a node."""
 
     name: str = ""
+    uid: str = ""
+    resource_version: str = ""
     labels: dict[str, str] | None = None
 
 
@@ -301,6 +303,7 @@ class Taint(Read, frozen=True, kw_only=True, gc=False):
     key: str = ""
     value: str = ""
     effect: str = ""
+    time_added: str | None = None
 
 
 class NodeSpec(Read, frozen=True, kw_only=True, gc=False):

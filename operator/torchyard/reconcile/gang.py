@@ -25,6 +25,7 @@ from torchyard.reconcile.observed import (
     View,
     cannot_start,
     is_ahead,
+    is_leaving,
     is_outdated,
     is_spent,
     is_suspect,
@@ -95,6 +96,7 @@ def keep_gang(seen: Observed, *, may_create: bool = True, changes: PodChanges | 
             or is_ahead(view, status, pod)
             or is_outdated(view, status, pod)
             or is_suspect(status, pod)
+            or is_leaving(view, status, pod)
             or is_spent(view, status, pod)
         )
     ]
@@ -209,6 +211,8 @@ def _deletion_reason(view: View, status: TrainingJobStatus, pod: Pod, wanted: in
         return "it was created from an older spec than the gang"
     if is_suspect(status, pod):
         return "its hardware is suspected"
+    if is_leaving(view, status, pod):
+        return f"its node leaves, {pod.leaving}"
     if is_spent(view, status, pod):
         return "its round has ended, and without an agent it cannot take part in another one"
     if not pod.alive:

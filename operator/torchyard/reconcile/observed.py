@@ -49,6 +49,7 @@ class Pod(Struct, frozen=True, kw_only=True):
     configuration: str = ""  # digest of the spec that it was created from; empty: unknown
     images: Images | None = None  # it was created with
     image_digest: str = ""  # of the trainer's image as its node has it; empty: unknown
+    leaving: str = ""  # how its node announces that it leaves or is broken; empty: it does not
 
     @property
     def alive(self) -> bool:
@@ -266,6 +267,7 @@ def observe(view: View, status: TrainingJobStatus) -> Observed:
             or is_ahead(view, status, pod)
             or is_outdated(view, status, pod)
             or is_suspect(status, pod)
+            or is_leaving(view, status, pod)
         )
         if ((stays and not is_spent(view, status, pod)) or counts_for_index(view, status, pod)) and not pod.deleting:
             active[pod.index] = pod
@@ -306,6 +308,11 @@ def is_suspect(status: TrainingJobStatus, pod: Pod) -> bool:
         return False
     cause = status.attempts[-1].cause
     return cause is not None and cause.class_ == Reason.HARDWARE_SUSPECTED and cause.pod == pod.name
+
+
+def is_leaving(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
+    """Return whether the node of a pod announces its end, between rounds; a pod without an agent waits for it."""
+    return bool(pod.leaving) and not status.rendezvous.open and not view.agentless
 
 
 def is_spent(view: View, status: TrainingJobStatus, pod: Pod) -> bool:

@@ -78,7 +78,7 @@ def plan(view: View) -> Plan:
             gang = keep_gang(seen_after, may_create=may_create, changes=changes)
             status, deletes, creates = gang.status, gang.deletes, gang.creates
             due += [gang.due] if gang.due is not None else []
-        ends = status.state == State.SUSPENDING or status.reason == Reason.RESIZING
+        ends = status.state == State.SUSPENDING or status.reason in scheduling.CHANGES
         saving = status.rendezvous.open and ends
         commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status) if view.pods else ()
     if status.state.at_rest:

@@ -14,7 +14,8 @@ from torchyard.schedulers.none import BY_OPERATOR, NOTHING
 from torchyard.schedulers.protocol import Admission, Change, Gang, PodChanges
 
 PAUSES = frozenset({Reason.SUSPENDED, Reason.PREEMPTED})  # why a round was ended by request, and its pods deleted
-ON_REQUEST = PAUSES | {Reason.RESIZING}  # why a round was ended by request
+CHANGES = frozenset({Reason.RESIZING, Reason.NODE_LEAVING})  # why one was ended by request, and the next one follows
+ON_REQUEST = PAUSES | CHANGES
 
 
 def admission(view: View) -> Admission:

@@ -1,5 +1,7 @@
 """The state machine of a job: at most one transition per plan, from the persisted status and current observations."""
 
+from typing import Literal
+
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -16,7 +18,7 @@ from torchyard.reconcile.observed import Observed, Pod, View, cannot_start, coun
 from torchyard.reconcile.progress import counts_from_start, running, step_age
 from torchyard.reconcile.restart_policy import decide_restart
 from torchyard.reconcile.rounds import answer, silent_start_due, started
-from torchyard.reconcile.scheduling import ON_REQUEST, PAUSES, admission, pause_reason
+from torchyard.reconcile.scheduling import CHANGES, ON_REQUEST, PAUSES, admission, pause_reason
 from torchyard.reconcile.waiting import with_pending_reason
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
@@ -93,7 +95,7 @@ def _open_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
         return _succeed(seen, status)
     ending = status.attempts[-1] if status.attempts and status.attempts[-1].end_time else None
     begun = Reason.of(ending.reason) if ending is not None and ending.reason in ON_REQUEST else None
-    pause = pause_reason(view) if begun in {None, Reason.RESIZING} else None
+    pause = pause_reason(view) if begun is None or begun in CHANGES else None
     pause = pause or begun
     if pause:
         return _save_and_close(seen, status, outcomes, pause)
@@ -106,20 +108,31 @@ def _open_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     overdue, start_due = rounds.timed_out(seen, status)
     if overdue is not None:
         return _close(seen, status, overdue, outcomes)
+    if leaving := _leaving(seen, status):
+        return _change(seen, status, Reason.NODE_LEAVING, leaving)
     resize = elastic.resize(seen, status)
     if resize.sentence:
-        return _resize(seen, status, resize.sentence)
+        return _change(seen, status, Reason.RESIZING, resize.sentence)
     decided = _train(seen, status, start_due)
     return decided if resize.due is None else replace(decided, due=(*decided.due, resize.due))
 
 
-def _resize(seen: Observed, status: TrainingJobStatus, sentence: str) -> Transition:
-    """Begin the end of a round after which the gang continues with another size."""
-    status = rounds.begin_end(seen.view, status, Reason.RESIZING)
-    status = with_reason(status, State.RUNNING, Reason.RESIZING, sentence)
+def _leaving(seen: Observed, status: TrainingJobStatus) -> str:
+    """Return the notices of the nodes of members; empty: there are none."""
+    if seen.view.agentless:
+        return ""
+    members = (seen.pods[uid] for uid in status.rendezvous.members if uid in seen.pods)
+    notices = dict.fromkeys(f"node {pod.node}: {pod.leaving}" for pod in members if pod.leaving)
+    return "; ".join([*notices][:3])
+
+
+def _change(seen: Observed, status: TrainingJobStatus, why: Reason, evidence: str) -> Transition:
+    """Begin the end of a round after which the gang continues with other pods, or with more or fewer."""
+    state = _open_state(seen, status)
+    status = with_reason(rounds.begin_end(seen.view, status, why), state, why, evidence)
     due = seen.view.now + seen.view.job.spec.grace_period + rounds.STOP_SECONDS
-    event = EmitEvent(type="Normal", reason=Reason.RESIZING, message=status.message)
-    return Transition(status=status, events=(event,), due=(due,))
+    kind: Literal["Normal", "Warning"] = "Warning" if why.announced else "Normal"
+    return Transition(status=status, events=(EmitEvent(type=kind, reason=why, message=status.message),), due=(due,))
 
 
 def _train(seen: Observed, status: TrainingJobStatus, start_due: float | None) -> Transition:
@@ -251,7 +264,7 @@ def _save_and_close(
         return Transition(status=_pausing(view, status, why), events=events, due=(due,))
     said = answer(view, status)
     status = rounds.close_clean(seen, status, why, answer=said)
-    if said and why is not Reason.RESIZING:
+    if said and why not in CHANGES:
         events = (*events, EmitEvent(type="Normal", reason=Reason.SUSPENDING, message=say(Reason.SUSPENDING, said)))
     return Transition(status=_pausing(view, status, why, said), events=events)
 
@@ -265,7 +278,7 @@ def _pause_begins(view: View, why: Reason) -> tuple[EmitEvent, ...]:
 def _pausing(view: View, status: TrainingJobStatus, why: Reason, said: str = "") -> TrainingJobStatus:
     if why is Reason.SUSPENDED:
         return with_reason(status, State.SUSPENDING, Reason.SUSPENDING, said)
-    if why is Reason.RESIZING:
+    if why in CHANGES:
         # The message keeps the decision.
         return status if status.rendezvous.open else replace(status, state=State.STARTING)
     evidence = "; ".join(filter(None, (admission(view).evidence, said)))

@@ -71,6 +71,13 @@ def operator_arguments(parser: ArgumentParser) -> None:
         defaults.count_claimed_gpus,
         _truth,
     )
+    flag(
+        "--node-notices",
+        "taints and conditions by which nodes announce that they leave or are broken: known, further names after a "
+        "comma; empty: nodes are not watched",
+        defaults.node_notices,
+        _notices,
+    )
     flag("--qps", "highest rate of writes to the API server, per second", defaults.qps, float)
     flag("--burst", "size of a burst of writes to the API server", defaults.burst, float)
     flag("--lease-name", "name of the Lease that the leader holds", defaults.lease_name)
@@ -139,6 +146,12 @@ def _truth(text: str) -> bool:
     if text.lower() not in {"true", "false"}:
         raise ValueError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
+
+
+def _notices(text: str) -> tuple[str, ...]:
+    from torchyard.kubernetes.cache.node_notices import notice_names
+
+    return notice_names(text)
 
 
 def _schedulers(text: str) -> tuple[str, ...]:

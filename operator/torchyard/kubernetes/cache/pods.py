@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from decimal import Decimal
 
 from msgspec.structs import replace
@@ -13,6 +13,7 @@ from torchyard.api.resource import ObjectMeta
 from torchyard.kubernetes.cache import nodes
 from torchyard.kubernetes.cache.informer import Informer
 from torchyard.kubernetes.cache.kubelet_events import KubeletEvents
+from torchyard.kubernetes.cache.node_notices import NodeNotices
 from torchyard.kubernetes.cache.nodes import Nodes
 from torchyard.kubernetes.cache.orphans import Orphans
 from torchyard.kubernetes.cache.pod_record import PodRecord, read
@@ -48,6 +49,7 @@ class Pods:
         changed: called with the key of a job when what the plan sees of its pods changed, and with the seconds in which
             more of the same is to be expected.
         gone: called with the uid of a pod whose object is gone.
+        notices: taints and conditions of nodes that announce that they leave; (): nodes are not watched.
         clock: unix seconds.
     """
 
@@ -59,6 +61,7 @@ class Pods:
         made: Callable[[PodRecord], bool],
         changed: Callable[[Key, float], None],
         gone: Callable[[str], None],
+        notices: Collection[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._made, self._changed, self._gone, self._clock = made, changed, gone, clock
@@ -69,6 +72,7 @@ class Pods:
         self._vanished: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)  # by job uid, by pod uid
         self._started: dict[str, float] = {}  # by node: when its kubelet was last seen to start a pod
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
+        self._notices = NodeNotices(api, notices, changed=self._node_changed, clock=clock) if notices else None
         self._stuck = KubeletEvents(api, pods=self._stuck_pods, changed=self._notify)
         self._strays = Orphans(api, there=self._keep, over=self._lose)
         self._ours: set[str] = set()  # uids of pods that the operator is known to have created
@@ -89,6 +93,8 @@ class Pods:
             async with asyncio.TaskGroup() as group:
                 for informer in self._informers.values():
                     group.create_task(informer.run())
+                if self._notices is not None:
+                    group.create_task(self._notices.run())
         finally:
             await self._nodes.close()
             await self._stuck.close()
@@ -137,6 +143,10 @@ class Pods:
         former = self._uids.get((job.namespace, job.name), set()) - {job.uid}
         pods = (record for uid in former for record in self._jobs.get(uid, {}).values())
         return sorted(record.pod.name for record in pods if record.pod.alive and self._is_ours(record))
+
+    def leaving_nodes(self) -> list[str]:
+        """Return the nodes that announce that they leave, the newest notice first."""
+        return self._notices.nodes() if self._notices is not None else []
 
     def version(self, pod_uid: str) -> int | None:
         """Return the version of a pod as it was last seen; None: it is not known."""
@@ -300,6 +310,8 @@ class Pods:
             pod = replace(pod, reason="", message="")  # another lookup follows at once, and would be rate-limited
         elif record.demands is not None and self._nodes.known:
             pod = self._explained(record, record.demands)
+        if self._notices is not None and (notice := self._notices.leaves(pod.node, pod.placed or pod.created)):
+            pod = replace(pod, leaving=notice)
         return replace(pod, phase="Unknown") if pod.node in self._nodes.lost else pod
 
     def _explained(self, record: PodRecord, demands: Demands) -> Pod:
