@@ -44,7 +44,8 @@ def test_a_notice_that_is_older_than_the_operator_counts_by_its_own_time():
     seen = Seen()
     seen.put({"key": SPOT, "effect": "NoSchedule"})
     assert not seen.notices.leaves("w1", placed=50.0), "it may be older than the pod"
-    dated = {"type": "KernelDeadlock", "status": "True", "message": "hung", "lastTransitionTime": "2026-11-29T10:00:00Z"}
+    begun = "2026-11-29T10:00:00Z"
+    dated = {"type": "KernelDeadlock", "status": "True", "message": "hung", "lastTransitionTime": begun}
     seen.put(conditions=[dated])
     assert seen.notices.leaves("w1", placed=50.0) == "condition KernelDeadlock: hung"
     seen.put(conditions=[{**dated, "status": "False"}])

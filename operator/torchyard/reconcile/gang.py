@@ -203,23 +203,18 @@ def _expendable(pod: Pod, status: TrainingJobStatus) -> bool:
 
 
 def _deletion_reason(view: View, status: TrainingJobStatus, pod: Pod, wanted: int, held: Mapping[int, Pod]) -> str:
-    if is_ahead(view, status, pod):
-        return "it knows a round that is not in the status"
-    if pod.index >= wanted:
-        return "the gang is smaller now"
-    if is_outdated(view, status, pod):
-        return "it was created from an older spec than the gang"
-    if is_suspect(status, pod):
-        return "its hardware is suspected"
-    if is_leaving(view, status, pod):
-        return f"its node leaves, {pod.leaving}"
-    if is_spent(view, status, pod):
-        return "its round has ended, and without an agent it cannot take part in another one"
-    if not pod.alive:
-        return "it ended too early"
-    if cannot_start(view, pod):
-        return "its container cannot be started"
-    return "another pod has this index" if pod.index in held else "its node does not answer"
+    reasons = {
+        "it knows a round that is not in the status": is_ahead(view, status, pod),
+        "the gang is smaller now": pod.index >= wanted,
+        "it was created from an older spec than the gang": is_outdated(view, status, pod),
+        "its hardware is suspected": is_suspect(status, pod),
+        f"its node leaves, {pod.leaving}": is_leaving(view, status, pod),
+        "its round has ended, and without an agent it cannot take part in another one": is_spent(view, status, pod),
+        "it ended too early": not pod.alive,
+        "its container cannot be started": cannot_start(view, pod),
+        "another pod has this index": pod.index in held,
+    }
+    return next((why for why, applies in reasons.items() if applies), "its node does not answer")
 
 
 def _deletable(view: View, pod: Pod) -> bool:
