@@ -33,7 +33,7 @@ def test_the_file_is_what_the_chart_installs_by_default_without_resources_and_ca
 )
 def test_another_namespace_and_other_images_are_what_helm_renders_for_them(image):
     images = Images(image, image)
-    sets = [word for value in images.values for word in ("--set", value)]
+    sets = [word for value in images.values for word in ("--set-string", value)]
     done = helm("template", "torchyard", CHART, "--namespace", "elsewhere", "--no-hooks", *sets, values={})
     chart = {
         identity(each): without_helm(each) for each in documents_of(done.stdout) if each and each["kind"] != "Secret"

@@ -132,7 +132,7 @@ def _commented(line: str) -> str:
 
 
 def _short(text: str) -> str:
-    one = " ".join(text.split())
+    one = comment(" ".join(text.split()))[2:-1]  # printable
     return one if len(one) <= _MAX_TEXT else one[: _MAX_TEXT - 3] + "..."
 
 
