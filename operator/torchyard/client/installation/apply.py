@@ -118,8 +118,7 @@ class Applier:
         after = await self._patch(document, {})
         if before is None:
             return Applied(after, "created")
-        same = before["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
-        return Applied(after, "unchanged" if same else "changed")
+        return Applied(after, "unchanged" if _content(before) == _content(after) else "changed")
 
     async def create(self, document: Document) -> Applied:
         """Create an object that is never changed afterwards; leave one that exists."""
@@ -196,6 +195,16 @@ class Applier:
 def _forbidden(document: Document, error: Rejected) -> tuple[str, str, int]:
     fix = "installing needs the rights of ClusterRole cluster-admin: use --context with such a user, or ask one"
     return f"you may not install {titled(document)}: {error.message}", fix, FAILED
+
+
+def _content(document: Document) -> tuple[Any, ...]:
+    """Return what differs if the content of an object does.
+
+    The version of a policy changes with each apply, but its generation does not: the API server adds defaults to it.
+    """
+    metadata = document["metadata"]
+    version = metadata.get("generation") or metadata["resourceVersion"]
+    return version, metadata.get("labels"), metadata.get("annotations")
 
 
 def titled(document: Document) -> str:
