@@ -157,6 +157,21 @@ class Open(Problem):
         return tours.length(instances, moves) - (ends - instances.xy[:, :1]).norm(dim=-1)
 
 
+class Flat(Problem):
+    def describe_vehicles(self, _instances, state):
+        return state.load
+
+
+class Shut(Problem):
+    def feasible(self, _instances, state):
+        return state.visited & False
+
+
+class Broken(Problem):
+    def generate(self, numbers, sizes):
+        raise KeyError("map")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -190,6 +205,12 @@ def test_a_mistake_is_named_with_its_fix(given, message):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        (
+            "outside_worlds:Flat",
+            r"describe_vehicles returns shape \[2, 3\], expected \[2, 3, 1\]; see Problem in torch",
+        ),
+        ("outside_worlds:Shut", "feasible returns torch.bool, or no node at all; return bool, true somewhere"),
+        ("outside_worlds:Broken", r"cost of 2 instances raised .*Error: .* \(test_cvrp_problems.py, line .*; see Prob"),
         ("nowhere:Thing", "'nowhere:Thing', but there is no module 'nowhere'; set workingDir to its folder"),
         (
             "outside_worlds:Hill",
@@ -197,7 +218,9 @@ def test_a_mistake_is_named_with_its_fix(given, message):
         ),
     ],
 )
-def test_a_class_that_is_no_problem_is_named(name, message):
+def test_a_class_that_is_no_problem_is_named(name, message, monkeypatch):
+    for kind in (Flat, Shut, Broken):
+        monkeypatch.setattr(f"outside_worlds.{kind.__name__}", kind, raising=False)
     with pytest.raises(ConfigError, match=message):
         Cvrp(params.resolve_params({"problem": name}, Parallelism()))
 
