@@ -171,6 +171,24 @@ def test_the_epochs_of_a_rollout_end_once_the_policy_is_too_far_away():
     assert changed == [True, True, False, False, False, False, True]
 
 
+@pytest.mark.parametrize("policies", ["shared", "independent"])
+def test_agents_of_a_tensor_environment_learn_with_real_numbers(policies):
+    work = VecRL(settled(environment="outside_worlds:Drift", policies=policies, lr=1e-2))
+    session = session_of(work)
+    model = session.parallel.module
+    optimizer = work.optimizer(model)
+    assert model.actor[-1].logarithm.shape == ((1 if policies == "shared" else 2), 2)
+    measured = [work.evaluate(session)["evalReturn"]]
+    for step in range(80):
+        work.prepare(session, step)
+        optimizer.zero_grad()
+        (work.loss(session, everything(work, step)).loss / 6).backward()
+        optimizer.step()
+        work.after_step(session, step + 1, {})
+    measured.append(work.evaluate(session)["evalReturn"])
+    assert measured[1] > measured[0] + 1, measured
+
+
 def test_actions_of_an_export_are_within_the_bounds():
     work = VecRL(settled(**CRANE))
     model = session_of(work).parallel.module

@@ -19,6 +19,15 @@ from torchyard_trainers.vecrl.task import VecRL
         ({**SNAKES, "view": 9}, "trainer.params.view: 9 is wider than grid (6)"),
         ({**SNAKES, "agents": 8}, "trainer.params.grid: 6 x 6 cells are too few for 8 snakes and 3 pieces of food"),
         ({"environment": "pong"}, "trainer.params.environment: 'pong' is none of cartpole, snake, bandit; use"),
+        ({"frameStack": 4}, "trainer.params.frameStack: 4, but cartpole is no environment of gymnasium; remove it"),
+        (
+            {"environmentWorkers": 2},
+            "trainer.params.environmentWorkers: 2, but cartpole is no environment of gymnasium",
+        ),
+        ({"actionBounds": "rescale"}, "trainer.params.actionBounds: rescale, but cartpole is no environment of gymnas"),
+        ({"preset": "continuous"}, "trainer.params.preset: continuous, but the actions of cartpole are choices; use t"),
+        ({**SNAKES, "model": "nature"}, "trainer.params.model: nature sees pictures, and snake has none; use mlp"),
+        ({"valueClip": -1}, "trainer.params.valueClip: expected `float` >= 0.0 (is -1)"),
         ({"lr": 0}, "trainer.params.lr: expected `float` > 0.0 (is 0)"),
         ({"enviroment": "snake"}, "unknown field `enviroment`"),
     ],
@@ -35,6 +44,18 @@ def test_every_preset_is_complete_and_builds(preset, environment):
     work = VecRL(params.resolve_params({"preset": preset, "environment": environment}, Parallelism()))
     assert work.total_steps == work.settings.rollouts * work.settings.epochs * work.settings.minibatches
     assert work.settings.rollouts * work.global_batch * work.settings.horizon >= work.settings.environment_steps
+
+
+@pytest.mark.parametrize("preset", ["tiny", "continuous"])
+def test_presets_of_continuous_actions_are_those_of_their_environment(preset):
+    settings = params.resolve_params({"preset": preset, "environment": "Pendulum-v1"}, Parallelism())
+    assert settings.normalize_observations
+    assert (settings.environments, settings.horizon, settings.minibatches) == {
+        "tiny": (16, 128, 8),
+        "continuous": (1, 2048, 32),  # as CleanRL's ppo_continuous_action.py
+    }[preset]
+    without = params.resolve_params({"preset": preset, "environment": "Pendulum-v1", "valueClip": 0}, Parallelism())
+    assert without.value_clip == 0
 
 
 def test_the_global_batch_is_the_number_of_environments():

@@ -303,3 +303,29 @@ class Deadly(Hill):
 
     def step(self, action):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Drift:
+    """Two swimmers, each pushed by two numbers against a current; near the middle is best."""
+
+    agents, actions, observed, draws, limit = 2, 2, 2, 4, 8
+    planes, measure, continuous = None, "evalReturn", True
+
+    def reset(self, numbers):
+        return {"place": numbers.view(-1, 2, 2) * 2 - 1, "time": torch.zeros(len(numbers), 2, dtype=torch.int64)}
+
+    def observe(self, state):
+        return state["place"]
+
+    def step(self, state, actions, numbers):
+        place = (state["place"] + actions.clamp(-0.5, 0.5) + 0.1).clamp(-2, 2)
+        time = state["time"] + 1
+        reached, over, fresh = {"place": place, "time": time}, time >= self.limit, self.reset(numbers)
+        following = {
+            "place": torch.where(over[..., None], fresh["place"], place),
+            "time": torch.where(over, fresh["time"], time),
+        }
+        return Outcome(following, -place.square().sum(-1), torch.zeros_like(over), over, reached)
+
+    def quality(self, episode_return, terminated):
+        return episode_return
