@@ -19,8 +19,8 @@ SCENARIOS = sorted((EXAMPLES / "lm").glob("*.yaml"))
 # Workloads learn for a minute; here a few steps and episodes of them are enough.
 SHORT = {  # the first part of a name that there is counts
     "cvrp": {"steps": 10, "evalInstances": 32},
-    "parcels": {"steps": 10, "evalInstances": 32},
-    "reach": {"environmentSteps": 4096, "evalEpisodes": 4},
+    "own-problem": {"steps": 10, "evalInstances": 32},
+    "own-environment": {"environmentSteps": 4096, "evalEpisodes": 4},
     "vecrl": {"environmentSteps": 4096, "evalEpisodes": 4},
     "vlm": {"environmentSteps": 1024, "evalEpisodes": 4},
     "vla": {"steps": 5, "evalEpisodes": 4},
@@ -43,7 +43,7 @@ def test_the_smallest_example_stays_small() -> None:
     assert len(yaml.safe_dump(yaml.safe_load((EXAMPLES / "cvrp.yaml").read_text())["spec"]).splitlines()) <= 6
 
 
-@pytest.mark.parametrize("module", ["parcels.py", "reach.py"])
+@pytest.mark.parametrize("module", ["own_problem.py", "own_environment.py"])
 def test_what_you_bring_takes_less_than_forty_lines(module: str) -> None:
     assert len((EXAMPLES / module).read_text().splitlines()) < 40
 

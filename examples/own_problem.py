@@ -1,6 +1,6 @@
 """A routing problem of your own: one courier, who brings each parcel from its sender to its receiver.
 
-`torchyard run examples/parcels.yaml` trains it. What is not defined here is that of the travelling salesperson.
+`torchyard run examples/own-problem.yaml` trains it. What is not defined here is that of the travelling salesperson.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""An environment of your own: a hand with two motors reaches a ball. `torchyard run examples/reach.yaml` trains it.
+"""An environment of your own: a hand with two motors reaches a ball. `torchyard run examples/own-environment.yaml` trains it.
 
 Any class derived from gymnasium.Env works: take random numbers from `self.np_random`, and keep nothing over a reset.
 """
