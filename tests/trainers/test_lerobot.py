@@ -20,10 +20,10 @@ from torchyard_trainers.core.data.lerobot import open_lerobot
 from torchyard_trainers.core.data.lerobot_frames import Frames
 from torchyard_trainers.core.data.robot_features import ACTION, STATE, lacking
 from torchyard_trainers.core.exits import ConfigError, DataError, Exit
-from torchyard_trainers.vla.augmentation import augmented
-from torchyard_trainers.vla.episodes import Episodes
+from torchyard_trainers.vla.data.augmentation import augmented
+from torchyard_trainers.vla.data.episodes import Episodes
+from torchyard_trainers.vla.data.recordings import Recordings
 from torchyard_trainers.vla.params import resolve_params
-from torchyard_trainers.vla.recordings import Recordings
 from torchyard_trainers.vla.task import VisionLanguageAction
 
 LENGTHS = [7, 5, 9, 6]

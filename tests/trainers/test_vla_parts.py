@@ -7,11 +7,11 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.weights import parameters_on_meta
 from torchyard_trainers.vla import tabletop
+from torchyard_trainers.vla.data.instructions import FIRST
+from torchyard_trainers.vla.data.normalization import measured, scaling
 from torchyard_trainers.vla.demonstrations import keys_of
 from torchyard_trainers.vla.heads import flow
-from torchyard_trainers.vla.instructions import FIRST
 from torchyard_trainers.vla.models import PRESETS, build_policy, config_of
-from torchyard_trainers.vla.normalization import measured, scaling
 from torchyard_trainers.vla.params import resolve_params
 from torchyard_trainers.vla.task import VisionLanguageAction
 

@@ -16,8 +16,8 @@ from torchyard_trainers.core.pretrained import canonical, is_adapter
 from torchyard_trainers.core.vocabulary import open_vocabulary
 from torchyard_trainers.core.weights import allocate, built, fill
 from torchyard_trainers.core.world import World
+from torchyard_trainers.vla.data.instructions import Instructions
 from torchyard_trainers.vla.demonstrations import keys_of
-from torchyard_trainers.vla.instructions import Instructions
 from torchyard_trainers.vla.models import config_of
 from torchyard_trainers.vla.params import resolve_params
 from torchyard_trainers.vla.tabletop import WORDS, sentence

@@ -8,8 +8,8 @@ from torch import Tensor
 from torchyard_trainers.core.randomness import sample_keys, stream_key
 from torchyard_trainers.core.vocabulary import Vocabulary
 from torchyard_trainers.vla import tabletop
-from torchyard_trainers.vla.instructions import Instructions
-from torchyard_trainers.vla.normalization import Scaling, as_json, scaling
+from torchyard_trainers.vla.data.instructions import Instructions
+from torchyard_trainers.vla.data.normalization import Scaling, as_json, scaling
 from torchyard_trainers.vla.observation import Demonstration, Observation
 from torchyard_trainers.vla.settings import Settings
 

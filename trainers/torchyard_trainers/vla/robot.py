@@ -17,7 +17,7 @@ from PIL import Image
 from torchyard_trainers.core.data.frames import fitted
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.rl.outside import blamed, class_of, makes_gymnasium
-from torchyard_trainers.vla.recordings import Recordings
+from torchyard_trainers.vla.data.recordings import Recordings
 from torchyard_trainers.vla.settings import Settings
 
 IMAGE, IMAGES = "observation.image", "observation.images"

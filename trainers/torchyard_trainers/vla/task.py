@@ -24,7 +24,8 @@ from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.vocabulary import PRETRAINED, Vocabulary, open_vocabulary
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload
 from torchyard_trainers.vla import models, paligemma, report, tabletop
-from torchyard_trainers.vla.augmentation import augmented
+from torchyard_trainers.vla.data.augmentation import augmented
+from torchyard_trainers.vla.data.recordings import Recordings, evenly, open_recordings
 from torchyard_trainers.vla.demonstrations import Tabletop, keys_of
 from torchyard_trainers.vla.evaluation import closed_loop, held_out_loss, play_robot
 from torchyard_trainers.vla.heads.objective import Objective
@@ -33,7 +34,6 @@ from torchyard_trainers.vla.heads.own import build_own, policy_class
 from torchyard_trainers.vla.identity import identity_of
 from torchyard_trainers.vla.models import build_policy, config_of, parts_of
 from torchyard_trainers.vla.observation import Demonstration
-from torchyard_trainers.vla.recordings import Recordings, evenly, open_recordings
 from torchyard_trainers.vla.robot import Robot, open_robot
 from torchyard_trainers.vla.settings import Settings
 

@@ -13,13 +13,13 @@ from torchyard_trainers.core.data.mixture import Concatenated, Mixture
 from torchyard_trainers.core.data.robot_features import ACTION, STATE
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.vocabulary import Vocabulary
-from torchyard_trainers.vla.deltas import Deltas
-from torchyard_trainers.vla.episodes import Episodes, split_episodes
-from torchyard_trainers.vla.instructions import Instructions
-from torchyard_trainers.vla.normalization import Kind, Scaling, as_json, flattened, scaling
+from torchyard_trainers.vla.data.deltas import Deltas
+from torchyard_trainers.vla.data.episodes import Episodes, split_episodes
+from torchyard_trainers.vla.data.instructions import Instructions
+from torchyard_trainers.vla.data.normalization import Kind, Scaling, as_json, flattened, scaling
+from torchyard_trainers.vla.data.statistics import MOST_FRAMES, Statistics, statistics_of
 from torchyard_trainers.vla.observation import Demonstration, Observation
 from torchyard_trainers.vla.settings import Settings
-from torchyard_trainers.vla.statistics import MOST_FRAMES, Statistics, statistics_of
 
 _LOOKED_AT = 64  # episodes whose numbers are looked at for outliers, at most
 

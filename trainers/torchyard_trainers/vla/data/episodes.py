@@ -12,7 +12,7 @@ from torchyard_trainers.core.data.lerobot import Episode, LeRobot
 from torchyard_trainers.core.data.lerobot_frames import Frames
 from torchyard_trainers.core.data.robot_features import ACTION, STATE, no_camera, robot_features
 from torchyard_trainers.core.exits import ConfigError, DataError
-from torchyard_trainers.vla.deltas import Deltas, deltas_of
+from torchyard_trainers.vla.data.deltas import Deltas, deltas_of
 
 # A time between frames is meant where it is this far from a frame, in frames.
 _NEAR = 0.01

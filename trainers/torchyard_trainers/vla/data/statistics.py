@@ -7,8 +7,8 @@ import numpy as np
 from torchyard_trainers.core.data.lerobot import KINDS, QUANTILES, statistics_fault
 from torchyard_trainers.core.data.robot_features import ACTION
 from torchyard_trainers.core.exits import DataError
-from torchyard_trainers.vla.episodes import Episodes
-from torchyard_trainers.vla.normalization import Kind
+from torchyard_trainers.vla.data.episodes import Episodes
+from torchyard_trainers.vla.data.normalization import Kind
 
 MOST_FRAMES = 200_000
 """Frames of a dataset that are measured: of a larger one, evenly spaced episodes."""

@@ -1,0 +1,1 @@
+"""Demonstrations as samples: recordings of LeRobot, their actions, statistics and instructions."""
