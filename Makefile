@@ -40,7 +40,7 @@ help: ## list every target
 
 install: $(INSTALLED) ## make .venv with everything pinned; leaves .venv/bin/torchyard
 
-$(INSTALLED): requirements.lock pyproject.toml
+$(INSTALLED): requirements.lock pyproject.toml ui/package-lock.json
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else \
 	  f"PYTHON={sys.executable} is Python {v[0]}.{v[1]}; TorchYard needs 3.11 to 3.13: make PYTHON=python3.12 install")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
@@ -48,6 +48,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	$(BIN)/uv pip sync --system-certs --quiet --python $(BIN)/python --require-hashes requirements.lock
 	$(BIN)/uv pip install --system-certs --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	$(BIN)/python hack/browser_libraries.py
 	@$(BIN)/python hack/bytecode.py take
 	@touch $@
 

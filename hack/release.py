@@ -17,6 +17,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import browser_libraries
 import manifests
 import sbom
 import yaml
@@ -36,6 +37,7 @@ def main(folder: Path, images: dict[str, str]) -> None:
     os.umask(0o022)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    browser_libraries.main()
     build = [sys.executable, "-m", "uv", "build", "--quiet", "--no-build-isolation", "--out-dir", str(folder)]
     for kind in ("--wheel", "--sdist"):
         subprocess.run([*build, kind], cwd=ROOT, check=True)

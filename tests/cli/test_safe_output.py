@@ -52,6 +52,7 @@ WORDS = {
     "uninstall": "uninstall",
     "doctor": "doctor -n team",
     "demo": None,
+    "ui": None,
     "operator": f"operator --qps {EVIL}",
     "crd": "crd",
     "schema": "schema",

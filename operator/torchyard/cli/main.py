@@ -41,6 +41,7 @@ COMMANDS: dict[str, Command] = {
     "plan": Command("plan", "Estimate the memory that a job needs."),
     "sweep": Command("sweep", "List sweeps, and show their trials, the best one or a report."),
     "ps": Command("inspect", "List jobs, newest first."),
+    "ui": Command("ui", "Show jobs and their curves live in a browser."),
     "status": Command("inspect", "Show the state of a job, and why it is in that state."),
     "explain": Command("inspect", "Explain the state of a job, and what to do."),
     "logs": Command("inspect", "Show the output of the ranks of a job."),
