@@ -8,6 +8,7 @@ NAVIGATION: list[dict[str, Any]] = [
     {"Start": [{"Your own script": "your-script.md"}, {"Install on a cluster": "installation.md"}]},
     {
         "Guides": [
+            {"The page": "page.md"},
             {"Python": "python.md"},
             {"Built-in workloads, and your own": "workloads.md"},
             {"Language models": "language-models.md"},

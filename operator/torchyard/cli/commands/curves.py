@@ -61,7 +61,7 @@ def _lines(metric: str, curve: Curve) -> list[str]:
     low = min((curve.low[place] for place in finite), default=0.0)
     high = max((curve.high[place] for place in finite), default=0.0)
     extremes = f"lowest {figure(low)}, highest {figure(high)}, last {figure(curve.mean[finite[-1]])}" if finite else ""
-    first, last = (f"step {figure(step)}" for step in (curve.first[0], curve.last[-1]))
+    first, last = (f"step {step:.16g}" for step in (curve.first[0], curve.last[-1]))
     width = min(WIDEST, shutil.get_terminal_size().columns)
     drawn = draw(points_of(curve), width, ROWS)
     space = max(1, width - len(first) - len(last))

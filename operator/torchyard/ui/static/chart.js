@@ -1,6 +1,6 @@
 import { html, useEffect, useRef, useState } from "./lib/preact.js";
 import uPlot from "./lib/uplot.js";
-import { figure, useSeen } from "./common.js";
+import { figure, stepText, useSeen } from "./common.js";
 
 const [FIRST, LAST, MEAN, LOW, HIGH, FINITE, BAD] = [0, 1, 2, 3, 4, 5, 6]; // columns of a curve
 const HEIGHT = 200;
@@ -35,7 +35,7 @@ function lines(curves, { log, relative, smooth }) {
 /** The steps of a bucket in words. */
 function steps(curve, place) {
   const [first, last] = [curve[FIRST][place], curve[LAST][place]];
-  return last > first ? `steps ${figure(first)} to ${figure(last)}` : `step ${figure(first)}`;
+  return last > first ? `steps ${stepText(first)} to ${stepText(last)}` : `step ${stepText(first)}`;
 }
 
 function sentence(name, curve) {
@@ -47,7 +47,7 @@ function sentence(name, curve) {
   const low = places.reduce((found, place) => Math.min(found, curve[LOW][place]), Infinity);
   const high = places.reduce((found, place) => Math.max(found, curve[HIGH][place]), -Infinity);
   const last = curve[MEAN][places.at(-1)];
-  return `${figure(last)} at step ${figure(curve[LAST][places.at(-1)])}; lowest ${figure(low)}, highest ${figure(high)}${gaps}.`;
+  return `${figure(last)} at step ${stepText(curve[LAST][places.at(-1)])}; lowest ${figure(low)}, highest ${figure(high)}${gaps}.`;
 }
 
 function options(width, curves, choices, rounds, moved) {
@@ -65,7 +65,7 @@ function options(width, curves, choices, rounds, moved) {
   return {
     width, height: HEIGHT, series, bands, legend: { show: false },
     scales: { x: { time: false, distr: choices.logX ? 3 : 1 }, y: { distr: choices.log ? 3 : 1 } },
-    axes: [{ ...axis }, { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : figure(tick))) }],
+    axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : stepText(tick))) }, { ...axis, size: 64, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : figure(tick))) }],
     cursor: { sync: { key: "torchyard" }, points: { size: 6 }, drag: { x: true, y: false } },
     hooks: {
       setCursor: [(plot) => moved(plot.cursor.idx)],
@@ -150,7 +150,7 @@ function Table({ name, curve }) {
   return html`<div class="rows" tabindex="0" role="region" aria-label=${`values of ${name}`}><table>
     <thead><tr><th scope="col">Step</th><th scope="col">Mean</th><th scope="col">Lowest</th><th scope="col">Highest</th>
       <th scope="col">Not finite</th></tr></thead>
-    <tbody>${places.map((place) => html`<tr key=${place}><th scope="row">${figure(curve[LAST][place])}</th>
+    <tbody>${places.map((place) => html`<tr key=${place}><th scope="row">${stepText(curve[LAST][place])}</th>
       ${[MEAN, LOW, HIGH].map((column) => html`<td>${curve[FINITE][place] ? figure(curve[column][place]) : ""}</td>`)}
       <td>${curve[BAD][place] || ""}</td></tr>`)}</tbody></table></div>`;
 }

@@ -51,6 +51,11 @@ export function figure(value) {
   return Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 7 });
 }
 
+/** A step, exactly. */
+export function stepText(value) {
+  return value.toLocaleString("en", { maximumFractionDigits: 6 });
+}
+
 /** Seconds since the epoch, renewed every second. */
 export function useNow() {
   const [now, setNow] = useState(Date.now() / 1000);
