@@ -85,7 +85,7 @@ def test_an_example_runs_to_its_end(torchyard: CommandLine, file: object) -> Non
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("name", ["conversations", "preferences", "objective", "rewards"])
+@pytest.mark.parametrize("name", ["conversations", "preferences", "objective", "rewards", "tools"])
 def test_a_scenario_with_files_runs_in_small(torchyard: CommandLine, name: str) -> None:
     shutil.copytree(EXAMPLES, torchyard.folder / "examples")
     model = ["preset=tiny", "model=tiny-qwen3", "pretrained=null", "steps=4", "warmupSteps=0", "maxNewTokens=8"]
@@ -96,7 +96,9 @@ def test_a_scenario_with_files_runs_in_small(torchyard: CommandLine, name: str) 
     assert done.returncode == 0, done.stderr
     status = json.loads(done.stdout)["status"]
     assert (status["state"], status["progress"]["step"]) == ("Succeeded", 4)
-    wanted = {"conversations": "evalLoss", "rewards": "evalReward"}.get(name, "preferenceAccuracy")
+    wanted = {"conversations": "evalLoss", "rewards": "evalReward", "tools": "toolCalls"}.get(
+        name, "preferenceAccuracy"
+    )
     assert wanted in status["metrics"]
 
 
@@ -112,7 +114,14 @@ ON_MACHINES = {
 
 
 def test_every_scenario_of_machines_is_run() -> None:
-    assert {file.stem for file in SCENARIOS} == {*ON_MACHINES, "conversations", "preferences", "objective", "rewards"}
+    assert {file.stem for file in SCENARIOS} == {
+        *ON_MACHINES,
+        "conversations",
+        "preferences",
+        "objective",
+        "rewards",
+        "tools",
+    }
 
 
 @pytest.mark.e2e

@@ -1,6 +1,7 @@
 """Every strategy, world size, accumulation, precision and way of checkpointing makes the same steps."""
 
 import json
+import re
 
 import pytest
 from tests.support.trainers.gangs import AT_ONCE, Yard
@@ -156,3 +157,24 @@ def test_a_parameter_without_a_gradient_so_far_does_not_keep_a_run_from_resuming
     yard.train(short, world)
     yard.train(given, world)
     assert yard.weights() == calm.weights()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("strategy", "workload", "code", "message"),
+    [
+        ("fsdp", "LateHead", 0, "1 trainable parameters got no gradient in the first step, .*: correction; set"),
+        ("fsdp", "LateAdapter", 64, r"adapters get no gradient, .*: lora_spare\.weight; leave their layers out"),
+        ("ddp", "LateHead", 64, "ddp waits for a gradient of every parameter, .* no part of correction; set"),
+    ],
+)
+def test_parameters_without_a_gradient_are_named_on_two_processes(yard, strategy, workload, code, message):
+    given = {
+        "trainer": {"name": f"late_head:{workload}", "params": {"steps": 2}},
+        "device": "cpu",
+        "logging": {"tensorboard": False},
+        "parallelism": {"strategy": strategy, "precision": "fp32"},
+    }
+    gang = yard.start(given, 2)
+    assert gang.wait() == [code] * 2, gang.output()
+    assert re.search(message, gang.output() + "".join(map(str, yard.report()["warnings"] if not code else [])))

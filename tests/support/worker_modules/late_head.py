@@ -33,3 +33,16 @@ class LateHead(CharLm):
     def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
         session.parallel.module.late = bool(batch.ids[0] >= FIRST * self.global_batch)
         return LossOutput((_surprise(session.parallel.forward, batch.ids, "train") * batch.weights).sum(), {})
+
+
+class LateAdapter(LateHead):
+    """Its adapter is no part of the loss at all."""
+
+    def build(self) -> nn.Module:
+        model = Corrected(self.params.width).requires_grad_(requires_grad=True)
+        model.late = True
+        model.lora_spare = nn.Linear(2, 2, bias=False)
+        return model
+
+    def loss(self, session: Session, batch: MicroBatch) -> LossOutput:
+        return LossOutput((_surprise(session.parallel.forward, batch.ids, "train") * batch.weights).sum(), {})

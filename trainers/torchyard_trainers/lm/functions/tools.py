@@ -48,7 +48,8 @@ class Tools:
             ToolError: a module cannot be imported.
         """
         self._functions, self._seconds = tuple(functions), seconds
-        self._workers = [FunctionProcess("tools", self._functions, seconds) for _ in range(workers)]
+        # To describe functions takes seconds of imports; one process does.
+        self._workers = [self._process("tools" if number else "described tools") for number in range(workers)]
         ready, *_ = [self._started(worker) for worker in self._workers]
         self.schemas: list[dict[str, Any]] = [each["schema"] for each in ready]
         names = [each["function"]["name"] for each in self.schemas]
@@ -77,11 +78,12 @@ class Tools:
         for at in range(0, len(messages), len(self._workers)):
             part = messages[at : at + len(self._workers)]
             begun = [self._begin(worker, [calls[each] for each in numbers]) for worker, numbers in enumerate(part)]
-            for worker, numbers in enumerate(part):
-                found = self._answers(worker, len(numbers)) if begun[worker] else None
-                if found is None:
-                    found = self._renewed(worker, len(numbers))
-                answers |= dict(zip(numbers, found, strict=True))
+            found = [
+                self._answers(worker, len(numbers)) if begun[worker] else None for worker, numbers in enumerate(part)
+            ]
+            for worker, numbers in enumerate(part):  # once all have answered: a start takes time
+                own = found[worker] or self._renewed(worker, len(numbers))
+                answers |= dict(zip(numbers, own, strict=True))
         return [answers[number] for number in range(len(calls))]
 
     def close(self) -> None:
@@ -124,11 +126,15 @@ class Tools:
         old.kill()
         problem = self._late if old.stack() else "the process of the tool ended"
         old.close()
-        self._workers[worker] = FunctionProcess("tools", self._functions, self._seconds)
+        self._workers[worker] = self._process("tools")
         self._started(self._workers[worker])
         return [_error(problem)] * count
 
-    def _started(self, worker: FunctionProcess) -> list[dict[str, Any]]:
+    def _process(self, kind: str) -> FunctionProcess:
+        return FunctionProcess(kind, self._functions, self._seconds)
+
+    def _started(self, worker: FunctionProcess) -> Any:
+        """Wait until the functions are imported; return their descriptions, if the process makes them."""
         try:
             kind, value = worker.receive(START_SECONDS, 1 << 20)
         except (EOFError, TimeoutError, OSError, MessageError) as error:
@@ -139,8 +145,7 @@ class Tools:
             raise ConfigError(f"trainer.params.tools: {value}")
         if kind == "error":
             raise ToolError(f"trainer.params.tools: {', '.join(self._functions)} cannot be imported: {value}")
-        found: list[dict[str, Any]] = value
-        return found
+        return value
 
 
 def _error(text: str) -> ToolAnswer:

@@ -41,7 +41,8 @@ def main(kind: str, functions: Sequence[str], channel: int, stack: int, seconds:
     """Import the functions, then answer calls until the other side closes the channel.
 
     Args:
-        kind: `reward`: one function of completions; `tools`: functions that a model calls.
+        kind: `reward`: one function of completions; `tools`: functions that a model calls; `described tools`: and say
+            first what each is.
         functions: MODULE:FUNCTION each.
         channel: file descriptor of a socket to the trainer.
         stack: file descriptor to which a call that takes too long writes its stack.
@@ -52,7 +53,9 @@ def main(kind: str, functions: Sequence[str], channel: int, stack: int, seconds:
         os.set_inheritable(descriptor, False)
     trainer, process = Channel(socket.socket(fileno=channel)), os.getpid()
     try:
-        act, ready, limit = {"reward": _reward, "tools": _tools}[kind](functions, seconds)
+        act, ready, limit = {"reward": _reward, "tools": _tools, "described tools": _described_tools}[kind](
+            functions, seconds
+        )
     except _ImportFailed as error:
         trainer.send(error.answer)
         return
@@ -95,19 +98,8 @@ def _reward(functions: Sequence[str], seconds: float) -> tuple[Callable[[Any], A
 
 
 def _tools(functions: Sequence[str], seconds: float) -> tuple[Callable[[Any], Answer], Any, float]:
-    """Return how calls of tools are answered, what each tool is, and the limit of an answer."""
-    from transformers.utils import get_json_schema
-
-    tools, ready = [], []
-    for name in functions:
-        function = _imported(name)
-        try:
-            schema = get_json_schema(function)
-        except Exception as error:
-            problem = f"the tool {name} has no description of its arguments that can be read: {error}"
-            raise _ImportFailed(("missing", problem)) from error
-        tools.append(function)
-        ready.append({"schema": schema, "waits": inspect.iscoroutinefunction(function)})
+    """Return how calls of tools are answered, nothing else, and the limit of an answer."""
+    tools = [_imported(name) for name in functions]
 
     async def waited(calls: Any) -> list[Answer]:
         return await asyncio.gather(*(_call_waiting(tools[index], arguments, seconds) for index, arguments in calls))
@@ -117,7 +109,24 @@ def _tools(functions: Sequence[str], seconds: float) -> tuple[Callable[[Any], An
             return "result", asyncio.run(waited(calls))
         return "result", [_call(tools[index], arguments) for index, arguments in calls]
 
-    return act, ready, seconds + _SPARE_SECONDS
+    return act, None, seconds + _SPARE_SECONDS
+
+
+def _described_tools(functions: Sequence[str], seconds: float) -> tuple[Callable[[Any], Answer], Any, float]:
+    """Return what `_tools` does, and the description of each tool."""
+    act, _, limit = _tools(functions, seconds)
+    from transformers.utils import get_json_schema
+
+    ready = []
+    for name in functions:
+        function = _imported(name)
+        try:
+            schema = get_json_schema(function)
+        except Exception as error:
+            problem = f"the tool {name} has no description of its arguments that can be read: {error}"
+            raise _ImportFailed(("missing", problem)) from error
+        ready.append({"schema": schema, "waits": inspect.iscoroutinefunction(function)})
+    return act, ready, limit
 
 
 def _call(tool: Callable[..., Any], arguments: dict[str, Any]) -> Answer:
@@ -215,6 +224,9 @@ def _line(error: BaseException, *, skipped: Sequence[str] = ()) -> str:
     outside = [each for each in frames if not any(f"/{name}/" in each.filename for name in skipped)]
     last = (outside or frames)[-1:]
     return f"{last[0].filename}:{last[0].lineno}" if last else ""
+
+
+KINDS = {"reward": _reward, "tools": _tools, "described tools": _described_tools}
 
 
 def _end_with_parent() -> None:
