@@ -209,7 +209,7 @@ def test_a_path_that_is_no_folder_of_a_model_is_named_with_the_fix(tmp_path, mon
     ("given", "message"),
     [
         ({"pretrained": "/m", "model": "tiny-qwen3"}, "trainer.params.model: tiny-qwen3, but the geometry is that of"),
-        ({"loraAlpha": 8.0}, "trainer.params.loraRank: is not set, but loraAlpha or loraTargets is"),
+        ({"loraAlpha": 8.0}, "trainer.params.loraRank: is not set, but loraAlpha is"),
     ],
 )
 def test_fields_that_contradict_each_other_are_named(given, message):

@@ -20,6 +20,7 @@ from torchyard_trainers.core.model_config import check_is_file, other_weights
 from torchyard_trainers.core.named_tensors import local_part, names_of
 from torchyard_trainers.core.new_rows import fill_grown
 from torchyard_trainers.core.published import Piece, published
+from torchyard_trainers.core.quantization import QuantizedLinear, quantized_in
 from torchyard_trainers.core.world import World
 from torchyard_trainers.core.wrappers import wrapper_of
 
@@ -95,7 +96,8 @@ def stream(pretrained: Pretrained, model: nn.Module, world: World) -> set[str]:
         DataMismatchError: names or shapes differ; the error lists missing, unexpected and mis-shaped tensors.
     """
     held = {name: tensor for name, tensor in names_of(model).items() if _is_filled(name, pretrained)}
-    wanted = {canonical(name, pretrained): tensor for name, tensor in held.items()}
+    scales = {id(each.scales) for each in quantized_in(model).values()}
+    wanted = {canonical(name, pretrained): tensor for name, tensor in held.items() if id(tensor) not in scales}
     plan: Plan = {}
     world.agree(lambda: plan.update(_plan(pretrained, model, wanted)))
     world.agree(lambda: _read(pretrained, plan))
@@ -108,12 +110,14 @@ class _Reading(NamedTuple):
     Attributes:
         again: the parameter is read from another name, too, and has to be the same there.
         grows: it has rows for new tokens.
+        quantized: the layer that the parameter is the weight of, if it holds 4 bits of each number.
     """
 
     piece: Piece
     tensor: Tensor
     again: bool
     grows: bool = False
+    quantized: QuantizedLinear | None = None
 
 
 Plan = dict[Path, list[_Reading]]
@@ -150,7 +154,11 @@ def _plan(pretrained: Pretrained, model: nn.Module, wanted: Mapping[str, Tensor]
     pieces = {name: [Piece(name)] if name in stored else layout.get(name, [Piece(name)]) for name in wanted}
     parts = [(piece, wanted[name]) for name, found in pieces.items() for piece in found]
     found = {id(tensor) for piece, tensor in parts if piece.name in stored}  # of a tied parameter one name is enough
-    grown = _grown(pretrained, language)
+    grown, quantized = _grown(pretrained, language), quantized_in(model)
+
+    def shape_of(piece: Piece, tensor: Tensor) -> list[int]:
+        return quantized[id(tensor)].shape if id(tensor) in quantized else _shape(piece, tensor)
+
     names, ignored = {piece.name for piece, _ in parts}, [_NOT_WEIGHTS, *_ignored_by(model)]
     faults = {
         "missing": [
@@ -162,15 +170,17 @@ def _plan(pretrained: Pretrained, model: nn.Module, wanted: Mapping[str, Tensor]
             name for name in stored if name not in names and not any(pattern.search(name) for pattern in ignored)
         ],
         "of another shape": [
-            f"{piece.name} {list(stored[piece.name].shape)} for {_shape(piece, tensor)}"
+            f"{piece.name} {list(stored[piece.name].shape)} for {shape_of(piece, tensor)}"
             for piece, tensor in parts
             if piece.name in stored
-            and not _fits(list(stored[piece.name].shape), _shape(piece, tensor), id(tensor) in grown)
+            and not _fits(list(stored[piece.name].shape), shape_of(piece, tensor), id(tensor) in grown)
         ],
         "of a type that holds no weights (quantized ones have to be converted)": [
             f"{piece.name} {stored[piece.name].type}"
             for piece, tensor in parts
-            if piece.name in stored and tensor.is_floating_point() and stored[piece.name].type not in _FLOATS
+            if piece.name in stored
+            and (tensor.is_floating_point() or id(tensor) in quantized)
+            and stored[piece.name].type not in _FLOATS
         ],
     }
     if any(faults.values()):
@@ -184,7 +194,9 @@ def _plan(pretrained: Pretrained, model: nn.Module, wanted: Mapping[str, Tensor]
         if piece.name in stored:
             key, at = (id(tensor), "" if piece.at is None else piece.name), stored[piece.name]
             again = key in read
-            plan[at.file].append(_Reading(Piece(at.name, piece.at), tensor, again, id(tensor) in grown))
+            plan[at.file].append(
+                _Reading(Piece(at.name, piece.at), tensor, again, id(tensor) in grown, quantized.get(id(tensor)))
+            )
             read.add(key)
     return plan
 
@@ -321,11 +333,14 @@ def _read(pretrained: Pretrained, plan: Mapping[Path, Iterable[_Reading]]) -> No
 
     for path, parts in plan.items():
         with safe_open(path, framework="pt") as file, torch.no_grad():
-            for piece, tensor, again, grows in parts:
+            for piece, tensor, again, grows, quantized in parts:
                 local, part = local_part(tensor)
                 if not local.numel() or again:
                     continue
-                if grows:
+                if quantized is not None:
+                    filled = file.get_slice(piece.name)[part[0]]
+                    quantized.put(local, local_part(quantized.scales)[0], filled)
+                elif grows:
                     filled = local
                     fill_grown(filled, part, file.get_slice(piece.name), pretrained.added, piece.name)
                 elif piece.at is None:
@@ -359,7 +374,7 @@ def _compare(pretrained: Pretrained, plan: Mapping[Path, Iterable[_Reading]]) ->
         if not (repeated := [each for each in parts if each.again]):
             continue
         with safe_open(path, framework="pt") as file, torch.no_grad():
-            for piece, tensor, _, grows in repeated:
+            for piece, tensor, _, grows, _ in repeated:
                 local, part = local_part(tensor)
                 stored = file.get_slice(piece.name)
                 if grows:  # but for the rows that are new

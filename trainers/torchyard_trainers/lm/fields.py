@@ -89,6 +89,10 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         list[str] | None,
         doc("Linear layers with adapters, such as q_proj; default: all but the output layer."),
     ] = None
+    quantize: Annotated[
+        Literal["nf4"] | None,
+        doc("Hold the frozen linear layers of pretrained in 4 bits while adapters are trained (QLoRA)."),
+    ] = None
     modules_to_save: Annotated[
         Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(min_length=1, max_length=64)] | None,
         doc("Modules that are trained whole beside the adapters, such as embed_tokens and lm_head."),

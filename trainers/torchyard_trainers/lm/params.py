@@ -187,7 +187,7 @@ def with_steps(settings: Settings, samples: int) -> Settings:
     return _scheduled(msgspec.structs.replace(settings, steps=settings.sft_steps + times * settings.steps_per_rollout))
 
 
-_LORA = ("lora_alpha", "lora_dropout", "lora_targets", "modules_to_save")
+_LORA = ("lora_alpha", "lora_dropout", "lora_targets", "quantize", "modules_to_save")
 # Fields of procedural tasks, and of data from files.
 _TASK = ("task", "length", "symbols")
 _FILES = (
@@ -306,6 +306,14 @@ def _check_model(params: Params, chosen: dict[str, Any]) -> None:
     ours = [name for name in _LORA if name in chosen]
     if params.lora_rank is None and ours:
         raise ConfigError(f"trainer.params.loraRank: is not set, but {_wire(ours[0])} is; set it, or remove it")
+    if params.quantize is not None and params.pretrained is None:
+        raise ConfigError(
+            f"trainer.params.quantize: {params.quantize}, but pretrained is not set; set it, or remove one"
+        )
+    if params.quantize is not None and params.engine == "vllm":
+        raise ConfigError(
+            f"trainer.params.quantize: {params.quantize}, but engine vllm gets weights of 16 bits; use engine: torch"
+        )
 
 
 def _check_epochs(params: Params) -> None:

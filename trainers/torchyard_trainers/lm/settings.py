@@ -34,6 +34,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     lora_alpha: float = 0.0
     lora_dropout: float = 0.0
     lora_targets: tuple[str, ...] = ()
+    quantize: str | None = None
     modules_to_save: tuple[str, ...] = ()
     export_dtype: str | None = None
     task: str

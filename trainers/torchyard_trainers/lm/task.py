@@ -20,6 +20,7 @@ from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.optimizers import adamw, muon
 from torchyard_trainers.core.pretrained import Pretrained
+from torchyard_trainers.core.quantization import BLOCK, check_installed, quantize_frozen
 from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, evaluated, ids_of_step
@@ -84,7 +85,7 @@ def _identity(settings: Settings) -> dict[str, str | int | float]:
     own += ["add_tokens"] if settings.add_tokens else []
     own += ["tokenizer"] if settings.tokenizer is not None else []
     own += ["lora_rank", "lora_alpha"] if settings.lora_rank is not None else []
-    own += [name for name in ("lora_dropout", "modules_to_save") if getattr(settings, name)]
+    own += [name for name in ("lora_dropout", "quantize", "modules_to_save") if getattr(settings, name)]
     return {
         "trainer.name": "lm",
         **{f"trainer.params.{name}": _one(getattr(settings, name)) for name in own},
@@ -236,6 +237,13 @@ class LanguageModeling(Workload):
                 targets=targets,
                 whole=settings.modules_to_save,
             )
+        if settings.quantize is not None:
+            check_installed(f"trainer.params.quantize: {settings.quantize}")
+            if not quantize_frozen(model.lm):
+                raise ConfigError(
+                    f"trainer.params.quantize: {settings.quantize}, but the model has no frozen linear layer "
+                    f"whose rows are a multiple of {BLOCK} numbers; remove it"
+                )
         if settings.add_tokens:
             check_learns_tokens(model.lm)
         if settings.packs and not settings.compile:  # compiled blocks would be made again for each list of documents

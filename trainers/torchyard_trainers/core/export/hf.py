@@ -5,6 +5,7 @@ chat template). Of a model that learns nothing but adapters it has the adapters 
 adds them to the weights of their base.
 """
 
+import math
 import shutil
 from collections import Counter
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from torchyard_trainers.core.named_tensors import names_of
 from torchyard_trainers.core.parallel import whole
 from torchyard_trainers.core.pretrained import canonical, is_adapter, types_of
 from torchyard_trainers.core.published import Piece, published
+from torchyard_trainers.core.quantization import quantized_in
 from torchyard_trainers.core.workload import Session, Workload
 
 FORMATS = ("hf", "hf-merged")
@@ -124,7 +126,8 @@ def add_assets(folder: Path, assets: Mapping[str, Path | str]) -> None:
 def weight_entries(model: nn.Module, prefix: str, types: Types = _IN_FLOAT32) -> list[Entry]:
     """Return the weights of the language model in the layout of its family, with adapters added to their base."""
     parts: dict[str, tuple[str, Tensor]] = {}
-    seen = set()
+    quantized = quantized_in(model)
+    seen = {id(each.scales) for each in quantized.values()}
     for name, tensor in names_of(model).items():
         inner = name.removeprefix(prefix)
         if not name.startswith(prefix) or is_adapter(inner) or id(tensor) in seen:
@@ -132,12 +135,17 @@ def weight_entries(model: nn.Module, prefix: str, types: Types = _IN_FLOAT32) ->
         seen.add(id(tensor))
         parts[canonical(inner)] = (name, tensor)
     language: Any = model.get_submodule(prefix.rstrip("."))
-    layout = published(language, {name: tensor.shape for name, (_, tensor) in parts.items()})
+    shapes = {
+        name: quantized[id(tensor)].shape if id(tensor) in quantized else tensor.shape
+        for name, (_, tensor) in parts.items()
+    }
+    layout = published(language, shapes)
 
     @lru_cache(1)  # the pieces of a parameter follow each other
     def gathered(shown: str) -> Tensor:
         name, tensor = parts[shown]
-        return merged(model, name, whole(tensor.detach()))
+        layer = quantized.get(id(tensor))
+        return merged(model, name, whole(tensor.detach()) if layer is None else layer.dequantized())
 
     def part(shown: str, piece: Piece) -> Tensor:
         every = gathered(shown)
@@ -146,9 +154,10 @@ def weight_entries(model: nn.Module, prefix: str, types: Types = _IN_FLOAT32) ->
     entries = []
     for shown, (_, tensor) in parts.items():
         pieces = layout.get(shown) or [Piece(shown)]
-        numbers = tensor.numel() // len(pieces)
+        numbers = math.prod(shapes[shown]) // len(pieces)
+        like = torch.empty(0) if id(tensor) in quantized else tensor
         for each in pieces:
-            size = numbers * types.of(each.name, tensor).itemsize
+            size = numbers * types.of(each.name, like).itemsize
             entries.append(Entry(each.name, size, partial(part, shown, each), numbers))
     return entries
 
