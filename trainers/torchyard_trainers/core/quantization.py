@@ -28,7 +28,7 @@ class QuantizedLinear(nn.Linear):
     """
 
     def __init__(self, plain: nn.Linear) -> None:
-        """Take the sizes and the bias of a frozen layer; `is_suitable` says of which."""
+        """Take the sizes and the bias of a frozen layer for which `is_suitable` is true."""
         nn.Module.__init__(self)
         self.in_features, self.out_features = plain.in_features, plain.out_features
         device, rows = plain.weight.device, plain.out_features
