@@ -144,6 +144,7 @@ def test_the_quotas_of_the_namespace():
         {"metadata": {"name": "scoped"}, "spec": {"scopes": ["BestEffort"]}, "status": {"hard": {"pods": "0"}}},
     ]
     found = of_namespace(job(resources={"memory": "64Gi"}), quotas)
+    assert "ResourceQuota compute, pods: needs 2, free 1 of 10 (waits)" in map(str, found)
     assert {(each.resource, each.short, each.never) for each in found} == {
         ("requests.nvidia.com/gpu", True, True), ("pods", True, False), ("limits.memory", False, False),
     }  # fmt: skip

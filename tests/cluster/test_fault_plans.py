@@ -44,6 +44,16 @@ async def test_a_life_with_a_fault_reaches_the_same_end(played, lives):
     assert sum(each.passed for each in results) >= 15
 
 
+async def test_a_job_in_a_queue_whose_operator_is_killed_reaches_the_same_end(played):
+    def chosen(plan):
+        return "kill" in plan.name and any(each in plan.name for each in ("workload", "Preempted", "WaitingInQueue"))
+
+    results = await played("queue", kinds=("write",), chosen=chosen)
+    if not results:
+        pytest.skip("Kueue is installed in this cluster; its own tests kill the operator")
+    assert sum(each.passed for each in results) >= 10
+
+
 async def test_leaders_that_follow_each_other_and_answers_that_never_come_change_nothing(played):
     def chosen(plan):
         return plan.name in RARE or (plan.reveals and any(each.startswith(f"{plan.name},") for each in RARE))

@@ -90,7 +90,9 @@ def _write(request: Request, job: str) -> str:
             return f"create {kind.removesuffix('s')} {anonymous(body['metadata']['name'], job)}"
         case "DELETE", name:
             return f"delete {anonymous(name, job)}"
-    return f"{request.verb} {anonymous(request.path, job)}"
+    *_, plural, name = request.path.removesuffix("/status").split("/")
+    part = " status" if request.path.endswith("/status") else ""
+    return f"{request.verb.lower()} {plural.removesuffix('s')} {anonymous(name, job)}{part}"
 
 
 def news(event: dict[str, Any], job: str) -> str:
@@ -111,7 +113,8 @@ def _placed(pod: dict[str, Any]) -> str:
 
 
 def anonymous(text: str, job: str) -> str:
-    """The text, with the job's name taken out."""
+    """The text, with the job's name taken out, and a part of its uid in names of objects of schedulers."""
+    text = re.sub(rf"(?<!\w){re.escape(job)}-[0-9a-f]{{8}}(?!\w)", f"{JOB}-uid", text)
     return re.sub(rf"(?<!\w){re.escape(job)}(?!\w)", JOB, text)
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+from tests.cluster.plans.queue import QUEUE
 from tests.cluster.plans.stage import Stage
 
 GANG = {"command": ["torchrun", "train.py"], "nodes": 2, "gracePeriod": "1s"}
@@ -134,6 +135,35 @@ async def plain_suspend(stage: Stage) -> None:
     await stage.ends("Succeeded")
 
 
+async def queue(stage: Stage) -> None:
+    """Its queue admits it, preempts it, and admits it again."""
+    await stage.reason("WaitingInQueue")
+    await stage.admit()
+    await stage.trains(1)
+    await stage.evict()
+    await stage.queued("QuotaReserved", "False")
+    await stage.admit()
+    await stage.trains(2)
+    await stage.finish(0)
+    await stage.ends("Succeeded")
+    await stage.queued("Finished", "True")
+
+
+async def queue_suspend(stage: Stage) -> None:
+    """A user suspends it, so that its Workload goes, and resumes it."""
+    await stage.admit()
+    await stage.trains(1)
+    await stage.edit(suspend=True)
+    await stage.state("Suspended")
+    await stage.edit(suspend=False)
+    await stage.reason("WaitingInQueue")
+    await stage.admit()
+    await stage.trains(2)
+    await stage.finish(0)
+    await stage.ends("Succeeded")
+    await stage.queued("Finished", "True")
+
+
 LIVES: dict[str, Life] = {
     "train": Life(GANG, train),
     "lose": Life(GANG, lose),
@@ -145,7 +175,10 @@ LIVES: dict[str, Life] = {
     "shrink": Life(GANG, shrink),
     "wait": Life(GANG, wait, slow=True),
     "crowd": Life({**GANG, "resources": {"cpu": 5000}}, crowd),
+    "queue": Life({**GANG, "scheduling": QUEUE}, queue),
+    "queue-suspend": Life({**GANG, "scheduling": QUEUE}, queue_suspend),
     "plain": Life(PLAIN, plain),
     "plain-fail": Life({**PLAIN, "restart": TWICE}, plain_fail),
     "plain-suspend": Life(PLAIN, plain_suspend),
 }
+IN_QUEUES = frozenset(name for name, life in LIVES.items() if life.spec.get("scheduling") == QUEUE)

@@ -1,11 +1,14 @@
 """What is to be played: lives to learn, what brings more plans, plans; and lanes that play it side by side."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tests.cluster.plans import queue
 from tests.cluster.plans.lane import Lane, lane
+from tests.cluster.plans.lives import IN_QUEUES
 from tests.cluster.plans.plan import KINDS, Plan, after
 from tests.cluster.plans.suite import Result, Suite
 
@@ -116,13 +119,20 @@ async def play(
         report: called with every result, and with what was learned.
         evidence: folder for what failing plans leave.
     """
-    programme = Programme(Suite(evidence, kinds), lives, chosen=chosen, every=every, report=report)
+    lives = list(lives)
+    async with contextlib.AsyncExitStack() as stack:
+        flags = queue.FLAGS if IN_QUEUES & set(lives) else ()
+        if flags and not await stack.enter_async_context(queue.served(api)):
+            left_out = [each for each in lives if each in IN_QUEUES]
+            lives = [each for each in lives if each not in IN_QUEUES]
+            report(f"Kueue is installed, and would answer as well: left out are {', '.join(left_out)}: 0 plans")
+        programme = Programme(Suite(evidence, kinds), lives, chosen=chosen, every=every, report=report)
 
-    async def work(number: int) -> None:
-        async with lane(api, node, tls, folder / f"lane-{number}") as here:
-            await programme.play(here)
+        async def work(number: int) -> None:
+            async with lane(api, node, tls, folder / f"lane-{number}", flags=flags) as here:
+                await programme.play(here)
 
-    async with asyncio.TaskGroup() as group:
-        for number in range(lanes):
-            group.create_task(work(number))
+        async with asyncio.TaskGroup() as group:
+            for number in range(lanes):
+                group.create_task(work(number))
     return programme.results

@@ -9,6 +9,7 @@ from typing import Any
 
 from tests.cluster.plans.kubelet import Container, now, placement
 from tests.cluster.plans.lane import Lane
+from tests.cluster.plans.queue import Queue
 from tests.cluster.plans.record import Record
 
 from torchyard.api.status import State
@@ -34,6 +35,7 @@ class Stage:
     def __init__(self, lane: Lane, name: str, patience: float, goes_on: Callable[[], bool] = lambda: True) -> None:
         self.name, self.record, self._goes_on = name, Record(name), goes_on
         self._lane, self._jobs = lane, lane.jobs
+        self._queue = Queue(lane.api, lane.jobs.namespace, name)
         self._deadline = time.monotonic() + patience
         lane.stage = self
 
@@ -41,7 +43,8 @@ class Stage:
         """Submit the job; the pods of a slow one start on request."""
         if slow:
             self._lane.kubelet.slow.add(self.name)
-        await self._jobs.submit(self.name, **spec, scheduling=placement(self._lane.kubelet.node))
+        scheduling = placement(self._lane.kubelet.node) | spec.get("scheduling", {})
+        await self._jobs.submit(self.name, **spec | {"scheduling": scheduling})
 
     # What it waits for.
 
@@ -74,7 +77,22 @@ class Stage:
         """Neither the job nor a pod of it is there."""
         await self._until("everything is gone", lambda: self.record.job is None and not self.record.pods, may_end=True)
 
+    async def queued(self, condition: str, status: str) -> None:
+        """A condition of its Workload has this status."""
+        async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
+            while not await self._queue.holds(condition, status):  # noqa: ASYNC110 -- read from the API server
+                await asyncio.sleep(LOOK_SECONDS)
+
     # What it does.
+
+    async def admit(self) -> None:
+        """Its queue admits it."""
+        async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
+            await self._queue.admit()
+
+    async def evict(self) -> None:
+        """Its queue preempts it."""
+        await self._queue.evict()
 
     def container(self, place: str) -> Container:
         """Of the pod of this incarnation and index."""

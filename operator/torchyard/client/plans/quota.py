@@ -42,7 +42,7 @@ class Limit(Struct, frozen=True, kw_only=True, rename="camel"):
         return self.needed > self.quota
 
     def __str__(self) -> str:
-        shown = next((RESOURCES[name].shown for name, of in NAMES.items() if self.resource.endswith(of)), str)
+        shown = next((RESOURCES[name].shown for name, of in NAMES.items() if self.resource.endswith(of)), _plain)
         needed, free, quota = (shown(Decimal(str(each))) for each in (self.needed, self.free, self.quota))
         verdict = "exceeds it" if self.never else "waits" if self.short else "fits"
         return f"{self.source}, {self.resource}: needs {needed}, free {free} of {quota} ({verdict})"
@@ -54,6 +54,10 @@ class Queue(Struct, frozen=True, kw_only=True, rename="camel"):
     name: str
     cluster_queue: str
     waiting: int | None = None
+
+
+def _plain(amount: Decimal) -> str:
+    return f"{amount.normalize():f}"
 
 
 def needs(job: TrainingJob) -> dict[str, Decimal]:
