@@ -155,6 +155,7 @@ async def queue_suspend(stage: Stage) -> None:
     await stage.trains(1)
     await stage.edit(suspend=True)
     await stage.state("Suspended")
+    await stage.left_queue()
     await stage.edit(suspend=False)
     await stage.reason("WaitingInQueue")
     await stage.admit()

@@ -83,6 +83,12 @@ class Stage:
             while not await self._queue.holds(condition, status):  # noqa: ASYNC110 -- read from the API server
                 await asyncio.sleep(LOOK_SECONDS)
 
+    async def left_queue(self) -> None:
+        """It has no Workload any more."""
+        async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
+            while await self._queue.workload() is not None:  # noqa: ASYNC110 -- read from the API server
+                await asyncio.sleep(LOOK_SECONDS)
+
     # What it does.
 
     async def admit(self) -> None:
