@@ -24,7 +24,7 @@ from tests.support.cluster.preemption import Loss, contest
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--scheduler", choices=["kueue", "volcano"], default="kueue")
+    parser.add_argument("--scheduler", choices=["kueue", "volcano", "native"], default="kueue")
     parser.add_argument("--times", type=int, default=20, help="preemptions")
     given = parser.parse_args()
     losses: list[Loss] = []
