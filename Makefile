@@ -48,7 +48,7 @@ $(INSTALLED): requirements.lock pyproject.toml ui/package-lock.json
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	$(BIN)/uv pip sync --system-certs --quiet --python $(BIN)/python --require-hashes requirements.lock
 	$(BIN)/uv pip install --system-certs --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
-	$(BIN)/python hack/browser_libraries.py
+	$(BIN)/python hack/browser_libraries.py --if-reached
 	@$(BIN)/python hack/bytecode.py take
 	@touch $@
 
