@@ -1,6 +1,7 @@
-"""An environment of your own: a hand with two motors reaches a ball. `torchyard run examples/own-environment.yaml` trains it.
+"""An environment of your own: a hand with two motors reaches a ball.
 
-Any class derived from gymnasium.Env works: take random numbers from `self.np_random`, and keep nothing over a reset.
+`torchyard run examples/own-environment.yaml` trains a policy. Any class derived from gymnasium.Env works: take random
+numbers from `self.np_random`, and keep nothing over a reset.
 """
 
 from typing import Any

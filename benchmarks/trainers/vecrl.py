@@ -117,7 +117,7 @@ def continuous(name: str, steps: int, turns: int) -> None:
 
 
 def last_line(command: list[str], environment: dict[str, str]) -> dict[str, float]:
-    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=900)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=3600)
     if done.returncode:
         raise SystemExit(f"{' '.join(command[:3])}: exit code {done.returncode}\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
