@@ -119,6 +119,7 @@ def test_pictures_stay_pictures_and_newest_frames_come_last(given, planes, kind)
     assert [type(layer) for layer in policy.actor[:2]] == [Brightness, kind]
     logits, value = policy(outcome.state["observation"][:, None])
     assert (logits.shape, value.shape) == ((5, 1, 3), (5, 1))
+    assert policy.values(outcome.state["observation"][:0, None]).shape == (0, 1), "of steps none of which is cut off"
 
 
 def test_the_convolutions_of_dqn_are_those_of_plain_layers():

@@ -145,7 +145,7 @@ class Picture(nn.Module):
         picture = _fed_to(self.convolutions[0].weight, picture).to(memory_format=torch.channels_last)
         for convolution in self.convolutions:
             picture = F.relu(self._convolved(convolution, picture))
-        features = picture.reshape(batch, agents, -1)
+        features = picture.reshape(batch, agents, self.features)
         return torch.cat([features, observations[..., size:].to(features.dtype)], -1)
 
     def _convolved(self, convolution: nn.Conv2d, picture: Tensor) -> Tensor:
