@@ -179,15 +179,17 @@ def test_a_folder_of_paligemma_2_is_named(tmp_path):
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("head", ["flow", "tokens"])
+@pytest.mark.parametrize("head", ["flow", "tokens", "act", "diffusion"])
 def test_three_sharded_processes_are_the_run_of_one_and_their_export_goes_on_where_it_was(yard, calm, head):
-    metric = "flowLoss" if head == "flow" else "tokenLoss"
+    metric = f"{head.removesuffix('s')}Loss"
     learned = {"loss", "gradNorm", "validActions", metric, "successRate", "wrongObjectRate", "episodes"}
     run = vla(2, params={"model": "tiny-paligemma", "head": head}, export={"formats": ["hf"]})
     params = run["trainer"]["params"]
-    if head == "tokens":
-        del params["draws"], params["flowSteps"]
-        learned.add("tokenAccuracy")
+    for name in {"tokens": ("draws", "flowSteps"), "act": ("draws", "flowSteps"), "diffusion": ("flowSteps",)}.get(
+        head, ()
+    ):
+        del params[name]
+    learned |= {"tokens": {"tokenAccuracy"}, "act": {"actionError", "kl"}}.get(head, set())
     calm.train(run)
     alone = calm.metrics()
     yard.train(run | {"parallelism": {"strategy": "fsdp", "microBatchSize": 2}}, world=3)
