@@ -46,6 +46,12 @@ async def test_a_job_is_reached_by_keyboard_and_its_curves_are_read_in_words(pag
     name = await chart.get_attribute("aria-label")
     assert "highest 1,000,000" in name
     assert "1 value NaN or infinite" in name
+    box = await chart.bounding_box()
+    async with tab.expect_request(lambda request: "fine" in request.url):  # a zoom reads finer buckets
+        await tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60)
+        await tab.mouse.down()
+        await tab.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 60, steps=4)
+        await tab.mouse.up()
     await tab.get_by_role("button", name="table of loss").press("Enter")
     await expect(tab.get_by_role("region", name="values of loss").get_by_role("row")).not_to_have_count(0)
 

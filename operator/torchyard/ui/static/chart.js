@@ -50,7 +50,7 @@ function sentence(name, curve) {
   return `${figure(last)} at step ${stepText(curve[LAST][places.at(-1)])}; lowest ${figure(low)}, highest ${figure(high)}${gaps}.`;
 }
 
-function options(width, curves, choices, rounds, moved) {
+function options(width, curves, choices, rounds, moved, zoomed) {
   const series = [{ label: "step" }];
   const bands = [];
   curves.forEach(({ label }, index) => {
@@ -69,6 +69,8 @@ function options(width, curves, choices, rounds, moved) {
     cursor: { sync: { key: "torchyard" }, points: { size: 6 }, drag: { x: true, y: false } },
     hooks: {
       setCursor: [(plot) => moved(plot.cursor.idx)],
+      setSelect: [(plot) => plot.select.width > 0 && zoomed(true)],
+      ready: [(plot) => plot.over.addEventListener("dblclick", () => zoomed(false))],
       draw: [(plot) => {
         const { ctx, bbox } = plot;
         ctx.save();
@@ -102,19 +104,24 @@ function options(width, curves, choices, rounds, moved) {
  * @param curves list of {label, curve}; the first is the job's own
  * @param choices {log, logX, relative, smooth}
  * @param rounds first step of each round but the first
+ * @param onZoom called when a part of the steps was chosen, for which finer buckets are worth reading
  */
-export function Chart({ name, curves, choices, rounds }) {
+export function Chart({ name, curves, choices, rounds, onZoom }) {
   const [ref, seen] = useSeen();
   const [table, setTable] = useState(false);
   const [place, setPlace] = useState(null);
-  const box = useRef(), plot = useRef();
+  const box = useRef(), plot = useRef(), isZoomed = useRef(false);
   const own = curves[0].curve;
   const shape = `${curves.map(({ label }) => label).join("\n")}|${choices.log}|${choices.logX}|${choices.relative}|${rounds}`;
   useEffect(() => {
     if (!seen || table) return undefined;
     const draw = () => {
       plot.current?.destroy();
-      const drawn = options(box.current.clientWidth, curves, choices, rounds, setPlace);
+      isZoomed.current = false;
+      const drawn = options(box.current.clientWidth, curves, choices, rounds, setPlace, (zoomed) => {
+        isZoomed.current = zoomed;
+        if (zoomed) onZoom();
+      });
       plot.current = new uPlot(drawn, lines(curves, choices), box.current);
     };
     draw();
@@ -129,7 +136,7 @@ export function Chart({ name, curves, choices, rounds }) {
       plot.current = null;
     };
   }, [seen, table, shape]);
-  useEffect(() => plot.current?.setData(lines(curves, choices)), [curves, choices.smooth]);
+  useEffect(() => plot.current?.setData(lines(curves, choices), !isZoomed.current), [curves, choices.smooth]); // new values keep the zoom
   const read = place !== null && place !== undefined && curves.length === 1 && own[FINITE][place] !== undefined;
   return html`<figure ref=${ref} class="chart">
     <figcaption><strong>${name}</strong>

@@ -104,8 +104,12 @@ function Curves({ place, job }) {
   const [choices, setChoices] = useKept("curves", { log: false, logX: false, relative: false, smooth: 0 });
   const [search, setSearch] = useState("");
   const [others, setOthers] = useState([]);
-  const scale = choices.logX ? "log" : "overview";
-  const own = useTopic(`curves|${place}|${job.name}|${scale}`);
+  const [fine, setFine] = useState(false);
+  const scale = choices.logX ? "log" : fine ? "fine" : "overview";
+  const loaded = useTopic(`curves|${place}|${job.name}|${scale}`);
+  const before = useRef(null);
+  before.current = loaded ?? before.current; // charts stay while another scale is read
+  const own = before.current;
   const overlaid = useCurvesOf(others.map((other) => `curves|${place}|${other}|${scale}`));
   const jobs = useTopic(`jobs|${place}`);
   const rounds = (job.status.attempts ?? []).slice(1).map((attempt) => attempt.startStep ?? 0);
@@ -136,7 +140,7 @@ function Curves({ place, job }) {
         ${other} <span aria-hidden="true">×</span><span class="hidden">remove</span></button>`)}</div>
     ${names.map(([group, metrics]) => html`<div key=${group}><h3>${group}</h3><div class="charts">
       ${metrics.map((metric) => html`<${Chart} key=${metric} name=${metric} curves=${curves(metric)} choices=${choices}
-        rounds=${rounds} />`)}</div></div>`)}
+        rounds=${rounds} onZoom=${() => setFine(true)} />`)}</div></div>`)}
     <p class="dim">Shown: ${own.sentence}. A line is the mean of its steps, the band their lowest and highest value; ×
       marks values that are not finite${rounds.length ? ", a dashed line the first step of a round" : ""}.
       ${own.leftOut > 0 && ` ${own.leftOut} more metrics are left out.`}</p>`}</section>`;
