@@ -17,18 +17,18 @@ from torchyard.api.values import Time
 from torchyard.cli.views.show import facts
 from torchyard.cli.views.table import row
 from torchyard.client.explanation import explanation
+from torchyard.client.summaries import summary_of
 from torchyard.kubernetes import kueue_queues
 from torchyard.kubernetes.cache.gang_objects import GangObjects
 from torchyard.kubernetes.cache.jobs import Jobs
 from torchyard.kubernetes.gang_writes import manifest
 from torchyard.kubernetes.kueue_queues import KueueQueues
 from torchyard.reconcile.plan import plan
-from torchyard.schedulers.kueue import FLAVOR, POD_PRIORITY, WORKLOAD, WORKLOAD_PRIORITY, Kueue
+from torchyard.schedulers.kueue import FLAVOR, LOCAL_QUEUE, POD_PRIORITY, WORKLOAD, WORKLOAD_PRIORITY, Kueue
 from torchyard.schedulers.protocol import CreateObject, QueuePosition, object_name
 
 GPU = "nvidia.com/gpu"
 NAMESPACE = "default"
-QUEUE = f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/localqueues/research"
 PENDING = f"/apis/visibility.kueue.x-k8s.io/v1beta2/namespaces/{NAMESPACE}/localqueues/research/pendingworkloads"
 CLUSTER_QUEUE = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/gpus"
 
@@ -62,7 +62,7 @@ class Bench:
     """The queues of an operator whose jobs are these, with what Kueue answers."""
 
     def __init__(self, *jobs: tuple[TrainingJob, int]) -> None:
-        self.server = ObjectServer(WORKLOAD, FLAVOR, WORKLOAD_PRIORITY, POD_PRIORITY)
+        self.server = ObjectServer(WORKLOAD, FLAVOR, WORKLOAD_PRIORITY, POD_PRIORITY, LOCAL_QUEUE)
         self.jobs, self.changed, self.now = Jobs(), [], START
         self.jobs.synced.set()
         self.objects = GangObjects(
@@ -96,8 +96,12 @@ class Bench:
         ]
         self.server.objects[PENDING] = {"items": items}
 
+    def local_queue(self, name):
+        document = {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": {"clusterQueue": "gpus"}}
+        self.server.put(f"{LOCAL_QUEUE.path(NAMESPACE)}/{name}", document)
+
     def quota(self, nominal, reserved):
-        self.server.objects[QUEUE] = {"spec": {"clusterQueue": "gpus"}}
+        self.local_queue("research")
         flavors = [{"name": "h100", "resources": [{"name": GPU, "nominalQuota": str(nominal)}]}]
         held = [{"name": "h100", "resources": [{"name": GPU, "total": reserved}]}]
         self.server.objects[CLUSTER_QUEUE] = {
@@ -125,7 +129,7 @@ async def test_a_waiting_job_has_its_place_and_a_time_by_the_forecasts_of_runnin
         assert bench.queues.position(first.metadata.uid) == QueuePosition(position=1, start=START + 600)
         assert bench.queues.position(second.metadata.uid) == QueuePosition(position=3, uncounted=1, start=START + 5400)
         assert sorted(bench.changed) == [first.key, second.key]
-        assert bench.reads == [PENDING, QUEUE, CLUSTER_QUEUE], "one queue costs three calls, however many jobs wait"
+        assert bench.reads == [PENDING, CLUSTER_QUEUE], "one queue costs two calls, however many jobs wait"
         await bench.queues.look()
         assert len(bench.changed) == 2, "nothing has changed"
 
@@ -171,7 +175,7 @@ async def test_nothing_is_asked_while_no_job_waits_and_few_queues_at_a_time(monk
         name = each.spec.scheduling.queue
         bench.pending(each)
         bench.server.objects[PENDING.replace("research", name)] = bench.server.objects[PENDING]
-        bench.server.objects[QUEUE.replace("research", name)] = bench.server.objects[QUEUE]
+        bench.local_queue(name)
     async with bench.followed():
         for _ in range(3):
             bench.reads.clear()
@@ -204,7 +208,7 @@ def test_people_see_the_place_and_the_time_wherever_they_look():
     shown = replace(waiting, status=replace(waiting.status, gang=gang))
     said = "place 3 in the queue, about 40 min, if running jobs end as they forecast"
     assert said in str(explanation(shown, (), (), "in namespace team", "", START))
-    assert "#3, starts in 40 min" in row(shown, controlled=True, now=START, wide=False)
+    assert "#3, starts in 40 min" in row(summary_of(shown), START, wide=False)
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(facts(shown, True, (), START))
     assert said in console.export_text()

@@ -38,7 +38,7 @@
   verbs: [patch]
 - apiGroups: [kueue.x-k8s.io]
   resources: [localqueues]
-  verbs: [list, watch, get]
+  verbs: [list, watch]
 - apiGroups: [visibility.kueue.x-k8s.io]
   resources: [localqueues/pendingworkloads]
   verbs: [get]

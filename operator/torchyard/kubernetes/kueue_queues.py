@@ -20,9 +20,9 @@ from torchyard.kubernetes.cache.gang_objects import GangObjects
 from torchyard.kubernetes.cache.jobs import Jobs
 from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
-from torchyard.kubernetes.kueue_objects import LocalQueue, Pending, amounts, requested
+from torchyard.kubernetes.kueue_objects import Pending, amounts, requested
 from torchyard.reconcile.ports import Key, Unavailable
-from torchyard.schedulers.kueue import POD_SET, Kueue
+from torchyard.schedulers.kueue import LOCAL_QUEUE, POD_SET, Kueue
 from torchyard.schedulers.protocol import GangObject, QueuePosition, object_name
 from torchyard.schedulers.queue_estimate import Amounts, ClusterQueue, Holder, Waiting, queue_positions
 
@@ -38,9 +38,9 @@ class KueueQueues:
     """Places of the jobs that wait in Kueue.
 
     Args:
-        api: may get pending Workloads of LocalQueues, LocalQueues and ClusterQueues.
+        api: may get ClusterQueues and the pending Workloads of LocalQueues.
         jobs: all jobs.
-        objects: their Workloads.
+        objects: their Workloads, and the LocalQueues.
         changed: called with the key of a job whose place has changed.
         clock: unix seconds.
     """
@@ -94,15 +94,22 @@ class KueueQueues:
         return [*(each for each in waiting if each not in self._pending), *read][:MAX_QUEUES]
 
     async def _read(self, queue: _Name) -> None:
-        namespace, name = queue
-        pending = await self._get(kueue_objects.pending_path(namespace, name), Pending, {"limit": str(MAX_PENDING)})
-        local = await self._get(kueue_objects.local_queue_path(namespace, name), LocalQueue)
-        of = local.spec.cluster_queue
+        of = self._cluster_queue(queue)
+        if not of:
+            self._pending.pop(queue, None)
+            return
+        pending = await self._get(kueue_objects.pending_path(*queue), Pending, {"limit": str(MAX_PENDING)})
         known = await self._get(kueue_objects.cluster_queue_path(of), kueue_objects.ClusterQueue)
         self._free[of] = known.free()
         self._cluster_queues[queue] = of
         self._pending.pop(queue, None)  # the end of the order is the one that was read last
         self._pending[queue] = {each.metadata.name: each.position_in_cluster_queue for each in pending.items or ()}
+
+    def _cluster_queue(self, queue: _Name) -> str:
+        """Return the ClusterQueue of a LocalQueue from the cache; empty: the LocalQueue is not there."""
+        namespace, name = queue
+        local = self._objects.sources(Kueue(), namespace)[LOCAL_QUEUE.plural]
+        return next((str(each.at("spec", "clusterQueue") or "") for each in local if each.name == name), "")
 
     async def _get(self, path: str, kind: type[T], params: dict[str, str] | None = None) -> T:
         return msgspec.json.decode(await self._api.request("GET", path, params=params), type=kind)

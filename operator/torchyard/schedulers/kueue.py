@@ -80,12 +80,12 @@ class Kueue(Struct, frozen=True):
         Source(kueue_topology.TOPOLOGY, ("metadata.name", "spec.levels"), optional=True),
         Source(WORKLOAD_PRIORITY, ("metadata.name", "value")),
         Source(POD_PRIORITY, ("metadata.name", "value")),
-        Source(LOCAL_QUEUE, ("metadata.name",)),
+        Source(LOCAL_QUEUE, ("metadata.name", "spec.clusterQueue")),
     )
     rights: ClassVar[tuple[Right, ...]] = (
         Right(GROUP, "workloads", ("list", "watch", "get", "create", "delete")),
         Right(GROUP, "workloads/status", ("patch",)),
-        Right(GROUP, LOCAL_QUEUE.plural, ("list", "watch", "get")),
+        Right(GROUP, LOCAL_QUEUE.plural, ("list", "watch")),
         # The place in the queue, and the quota that is free.
         Right(VISIBILITY, "localqueues/pendingworkloads", ("get",)),
         Right(GROUP, "clusterqueues", ("get",), everywhere=True),

@@ -16,8 +16,9 @@ from tests.support.cluster import operators
 from torchyard.kubernetes.client.api import APPLY_PATCH, MERGE_PATCH, Api
 from torchyard.kubernetes.client.errors import NotFound
 from torchyard.kubernetes.manifests import names
-from torchyard.schedulers.kueue import FLAVOR, WORKLOAD, WORKLOAD_PRIORITY
+from torchyard.schedulers.kueue import FLAVOR, LOCAL_QUEUE, WORKLOAD, WORKLOAD_PRIORITY
 
+KINDS = (WORKLOAD, LOCAL_QUEUE, FLAVOR, WORKLOAD_PRIORITY)
 QUEUE = {"gang": "kueue", "queue": "plans"}
 FLAGS = ("--schedulers", "kueue")
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -30,7 +31,7 @@ async def served(api: Api) -> AsyncIterator[bool]:
     if await _is_served(api):
         yield False
         return
-    made = [_definition(kind) for kind in (WORKLOAD, FLAVOR, WORKLOAD_PRIORITY)]
+    made = [_definition(kind) for kind in KINDS]
     for each in made:
         params = {"fieldManager": "torchyard-tests", "force": "true"}
         path = f"{DEFINITIONS}/{each['metadata']['name']}"
@@ -104,7 +105,7 @@ async def _is_served(api: Api) -> bool:
         listed = json.loads(await api.request("GET", f"/apis/{WORKLOAD.api_version}"))
     except NotFound:
         return False
-    return {WORKLOAD.plural, FLAVOR.plural, WORKLOAD_PRIORITY.plural} <= {each["name"] for each in listed["resources"]}
+    return {each.plural for each in KINDS} <= {each["name"] for each in listed["resources"]}
 
 
 def _definition(kind: Any) -> dict[str, Any]:
