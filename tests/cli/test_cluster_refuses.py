@@ -237,3 +237,10 @@ async def test_an_unknown_user_is_not_reported_as_a_silent_server(torchyard):
     assert done.returncode == 1
     assert "the API server rejects your credentials" in done.stderr
     assert "log in again" in done.stderr
+
+
+def test_a_job_of_another_controller_is_not_said_to_lack_an_operator():
+    spec = {**JOB["spec"], "managedBy": "kueue.x-k8s.io/multikueue"}
+    said = str(explanation(read_job({**JOB, "spec": spec}), (), (), "in namespace team", " -n team", 0.0))
+    assert "kueue.x-k8s.io/multikueue runs it (spec.managedBy), not the operator of this cluster." in said
+    assert "doctor" not in said
