@@ -93,8 +93,10 @@ class Operator:
             ahead: seconds by which its clock is ahead.
             source: a repository whose code it runs; None: this one.
         """
-        self.logs_json &= source is None  # an earlier version may not know the flags
-        flags += ("--log-format", "json", "--metrics", "open") if self.logs_json else ()
+        # An earlier version may not know these flags, and one log has one format.
+        self.logs_json &= source is None
+        flags += ("--log-format", "json") if self.logs_json else ()
+        flags += ("--metrics", "open") if source is None else ()
         environ = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHYARD_", "POD_"))}
         if self._kubeconfig is not None:
             environ["KUBECONFIG"] = str(self._kubeconfig)
