@@ -118,7 +118,7 @@ def test_logs_of_all_ranks_begin_with_the_one_that_failed_first(torchyard: Comma
     ]
     assert torchyard("logs", "cvrp", "--rank", "0", "--tail", "1").stdout == "[r0 cvrp-0-0] b\n"
     line = json.loads(torchyard("logs", "cvrp", "--rank", "0", "--tail", "1", "-o", "json").stdout)
-    assert line == {"rank": 0, "pod": "cvrp-0-0", "text": "b", "time": "", "agent": False}
+    assert line == {"rank": 0, "pod": "cvrp-0-0", "text": "b", "time": "", "agent": False, "round": None}
     none = torchyard("logs", "cvrp", "--rank", "7")
     assert "rank 7 is not possible: 'cvrp' has 2 ranks; ask for 0 to 1" in none.stderr
     assert (none.returncode, none.stdout) == (64, "")

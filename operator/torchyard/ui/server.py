@@ -21,7 +21,6 @@ TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".s
 QUEUED = 1000
 PING_SECONDS = 10.0
 MAX_BODY = 64 * 1024
-PORT = 7878
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
