@@ -54,6 +54,8 @@ async def test_a_job_trains_on_while_helm_takes_over_an_installation_without_it(
         assert await place.secret("torchyard-ca") == authority
         await place.trains_on()
         assert await place.identity() == same
+        await torchyard("install", "--set", "log.format=json", helm=True)  # without a conflict
+        assert await place.identity() == same
         assert "managed by Helm" in await torchyard("install", code=1)
     finally:
         said = await torchyard("uninstall", helm=True)

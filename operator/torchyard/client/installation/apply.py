@@ -163,6 +163,21 @@ class Applier:
                 found += [{"apiVersion": api_version, "kind": kind, "metadata": each["metadata"]} for each in items]
         return [each for each in found if identity(each) not in identities]
 
+    async def hand_over(self, current: Document) -> None:
+        """Give up the fields of an object that Helm applied as well, so that its next change of them is no conflict.
+
+        Fields that only we own would be deleted: an object that Helm did not apply is left as it is.
+
+        Args:
+            current: the object as the cluster has it.
+        """
+        metadata = current["metadata"]
+        managers = {(each["manager"], each["operation"]) for each in metadata.get("managedFields") or ()}
+        if {(FIELD_MANAGER, "Apply"), ("helm", "Apply")} <= managers:
+            identity = {name: metadata[name] for name in ("name", "namespace") if name in metadata}
+            document = {"apiVersion": current["apiVersion"], "kind": current["kind"], "metadata": identity}
+            await self._patch(document, {})
+
     async def delete(self, document: Document) -> None:
         """Delete an object, unless it is gone already."""
         with contextlib.suppress(NotFound):

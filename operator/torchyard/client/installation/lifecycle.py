@@ -58,7 +58,22 @@ async def with_helm(api: Api, helm: Helm, values: Values, *, force: bool, notice
     await asyncio.to_thread(helm.upgrade, values, take=not found.others, force=force or by_us)
     objects = await asyncio.to_thread(helm.objects)
     deployment = next(each["metadata"]["name"] for each in objects if each["kind"] == "Deployment")
+    if by_us:
+        await _hand_over(Applier(api, force=True), helm.namespace)
     return Installed([Applied(each, "applied") for each in objects], deployment)
+
+
+async def _hand_over(applier: Applier, namespace: str) -> None:
+    """Leave to Helm what it applied as well, and delete what the values of the release leave out."""
+    authority = {"name": manifests.AUTHORITY, "namespace": namespace}
+    kept = [*manifests.definitions(), {"apiVersion": "v1", "kind": "Secret", "metadata": authority}]
+    for each in [*kept, *manifests.operator_objects(namespace)]:
+        current = await applier.current(each)
+        labels = (current or {}).get("metadata", {}).get("labels", {})
+        if each not in kept and labels.get(manifests.MANAGED_BY) == manifests.MANAGER:
+            await applier.delete(each)
+        elif current is not None:
+            await applier.hand_over(current)
 
 
 async def without_helm(api: Api, namespace: str, images: manifests.Images, *, force: bool, notice: Notice) -> Installed:
