@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import EXECUTABLE
 from tests.cluster.test_helm import HELM, LONG_JOB, Installation
+from tests.support.cluster.namespaces import fresh_namespace
 from tests.support.cluster.operators import AGENT_IMAGE, TRAINER_IMAGE
 
 pytestmark = [pytest.mark.alone, pytest.mark.skipif(HELM is None, reason="no helm: `make kind-up` builds one")]
@@ -36,7 +37,14 @@ def torchyard(namespace, kubeconfig):
     return run
 
 
-async def test_a_job_trains_on_while_helm_takes_over_an_installation_without_it(api, namespace, torchyard):
+@pytest.fixture
+async def team(api):
+    """The namespace of the job: the policies keep jobs out of the operator's."""
+    async with fresh_namespace(api) as name:
+        yield Installation(api, name)
+
+
+async def test_a_job_trains_on_while_helm_takes_over_an_installation_without_it(api, namespace, team, torchyard):
     place = Installation(api, namespace)
     try:
         # The custom resources belong to the tests, with other fields than ours after an upgrade of one of them.
@@ -45,20 +53,20 @@ async def test_a_job_trains_on_while_helm_takes_over_an_installation_without_it(
         again = await torchyard("install", *IMAGES)
         assert "objects, " in again
         assert " changed\n" not in again
-        await api.request("POST", place.jobs, body=LONG_JOB)
-        await place.trains_on()
-        same, authority = await place.identity(), await place.secret("torchyard-ca")
+        await api.request("POST", team.jobs, body=LONG_JOB)
+        await team.trains_on()
+        same, authority = await team.identity(), await place.secret("torchyard-ca")
 
         await torchyard("install", *IMAGES, "--set", "replicas=2", "--force-conflicts", helm=True)
         assert len(await place.operators()) == 2
         assert await place.secret("torchyard-ca") == authority
-        await place.trains_on()
-        assert await place.identity() == same
+        await team.trains_on()
+        assert await team.identity() == same
         await torchyard("install", "--set", "log.format=json", helm=True)  # without a conflict
-        assert await place.identity() == same
+        assert await team.identity() == same
         assert "managed by Helm" in await torchyard("install", code=1)
     finally:
         said = await torchyard("uninstall", helm=True)
-    assert f"1 job in namespace {namespace}; their pods continue to train" in said
-    assert await place.identity() == same
+    assert f"1 job in namespace {team.namespace}" in said
+    assert await team.identity() == same
     assert json.loads(await api.request("GET", POLICIES))["items"] == []
