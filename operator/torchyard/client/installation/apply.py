@@ -164,7 +164,7 @@ class Applier:
         return [each for each in found if identity(each) not in identities]
 
     async def hand_over(self, current: Document) -> None:
-        """Give up the fields of an object that Helm applied as well, so that its next change of them is no conflict.
+        """Release the fields of an object that Helm applied as well, so that its next change of them is no conflict.
 
         Fields that only we own would be deleted: an object that Helm did not apply is left as it is.
 
