@@ -35,7 +35,7 @@ SCHEMA = {
         "return": {"type": "string"},
     },
 }
-# In the manner of Qwen, Llama 3.1, Mistral and gpt-oss.
+# In the manner of Qwen 3 and 3.5, Llama 3.1, Mistral and gpt-oss.
 QWEN = (
     "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user"
     "\n<tool_response>{{ m.content }}</tool_response><|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n"
@@ -43,6 +43,14 @@ QWEN = (
     '{% for c in m.tool_calls or [] %}\n<tool_call>\n{"name": "{{ c.function.name }}", "arguments": '
     "{{ c.function.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+TAGS = (
+    "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}{% if m.role == 'tool' %}<|im_start|>user\n"
+    "{{ m.content }}<|im_end|>\n{% else %}<|im_start|>{{ m.role }}\n{% if m.tool_calls %}<think>\n\n</think>\n\n"
+    "{% endif %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}<tool_call>\n<function={{ c.function.name }}>\n"
+    "{% for k, v in c.function.arguments.items() %}<parameter={{ k }}>\n{{ v if v is string else v | tojson }}\n"
+    "</parameter>\n{% endfor %}</function>\n</tool_call>\n{% endfor %}<|im_end|>\n{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
 )
 LLAMA = (
     "{% for t in tools %}{{ t | tojson }}{% endfor %}{% for m in messages %}<h>{{ m.role }}</h>\n\n"
@@ -101,6 +109,16 @@ def form(template, ends):
             ),
         ),
         (
+            TAGS,
+            ["<|im_end|>"],
+            (
+                "Hm.\n</think>\n\n<tool_call>\n<function=double>\n<parameter=number>\n21\n</parameter>\n</function>\n"
+                '</tool_call>\n<tool_call><function=double><parameter=number>{"ä": [1, "}"]}</parameter></function>'
+            ),
+            CALLS,
+            "\n<|im_start|>user\n42<|im_end|>\n<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n<think>\n",
+        ),
+        (
             LLAMA,
             ["<|eot|>"],
             '{"name": "double", "parameters": {"number": 21}}',
@@ -125,7 +143,7 @@ def form(template, ends):
             "<start>tool<msg>42<end><start>assistant",
         ),
     ],
-    ids=["qwen", "llama", "mistral", "gpt-oss"],
+    ids=["qwen", "qwen-3.5", "llama", "mistral", "gpt-oss"],
 )
 def test_calls_are_read_and_answers_written_as_the_template_writes_them(template, ends, said, calls, answered):
     found = form(template, ends)
@@ -144,7 +162,7 @@ def test_a_template_that_cannot_be_used_with_tools_is_an_error_of_the_configurat
     with pytest.raises(ConfigError, match=r"does not write the tools \(double is missing in its prompt\)"):
         form("{% for m in messages %}{{ m.content }}{% endfor %}", [])
     names = QWEN.replace('{"name": "{{ c.function.name }}", "arguments": ', "{{ c.function.name }}: ")
-    with pytest.raises(ConfigError, match="does not write the calls of functions as JSON"):
+    with pytest.raises(ConfigError, match="does not write the calls of functions as JSON or between tags"):
         form(names.replace("arguments | tojson }}}", "arguments.zq5jx }}"), [])
 
 

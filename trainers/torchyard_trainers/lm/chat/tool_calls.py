@@ -1,8 +1,8 @@
 """Calls of tools in completions, in the format in which the chat template writes them, and the answers of tools.
 
 The format is read off the template: it renders two calls with marks, and what stands around names and arguments is what
-calls are recognized by. Names and arguments are JSON in nearly all templates; a template that writes them in another
-way cannot be used with tools.
+calls are recognized by. Arguments are JSON, or each stands between tags of its own; a template that writes them in
+another way cannot be used with tools.
 """
 
 import json
@@ -17,6 +17,7 @@ from torchyard_trainers.lm.chat.messages import ASSISTANT, Message
 
 _NAMES = ("Zq3Jx", "Zq4Jx")
 _KEY, _VALUES = "zq5jx", ("Zq6Jx", "Zq7Jx")
+_KEYS = (_KEY, "zq2jx")
 _QUESTION: Message = {"role": "user", "content": "Zq8Jx"}
 _ANSWER = "Zq9Jx"
 _DECODER = json.JSONDecoder()
@@ -49,6 +50,16 @@ class _Whole(NamedTuple):
     arguments: str
 
 
+class _Tagged(NamedTuple):
+    """How one call is written with tags: literal texts around its name, and around the key and value of an argument."""
+
+    before: str
+    first: str  # between the name and the first key
+    middle: str  # between a key and its value
+    close: str  # behind a value
+    following: str  # between that and the next key
+
+
 class ToolFormat:
     """How a chat template writes calls of tools and their answers."""
 
@@ -65,6 +76,12 @@ class ToolFormat:
         """
         self._render, self._end_texts = render, tuple(end_texts)
         self._names = {tool["function"]["name"] for tool in tools}
+        self._texts = {
+            (tool["function"]["name"], key)
+            for tool in tools
+            for key, each in tool["function"].get("parameters", {}).get("properties", {}).items()
+            if each.get("type") == "string"
+        }
         asked = self._rendered([_QUESTION], opens=True, what="takes no tools")
         if missing := sorted(each for each in self._names if each not in asked):
             raise ConfigError(f"{_FAILED}does not write the tools ({missing[0]} is missing in its prompt){_FIX}")
@@ -86,9 +103,12 @@ class ToolFormat:
     def calls(self, text: str) -> list[ToolCall]:
         """Return the calls in a turn of the assistant, its special tokens included; [] if it is an answer.
 
-        What does not have the format of a call is no call. Whether there is such a function is not checked.
+        What does not have the format of a call is no call, and neither is what stands in thoughts. Whether there is
+        such a function is not checked.
         """
-        return self._whole(text) if isinstance(self._format, _Whole) else self._split(text)
+        text = text.rpartition("</think>")[2]
+        read = {_Whole: self._whole, _Split: self._split, _Tagged: self._tagged}
+        return read[type(self._format)](text)
 
     def answer(self, calls: Sequence[ToolCall], answers: Sequence[str], end: str | None) -> str:
         """Return the text between a turn that calls tools and the next turn of the assistant.
@@ -127,7 +147,7 @@ class ToolFormat:
         except BadRecordError as error:
             raise ConfigError(f"{_FAILED}{what}: {error.problem}{_FIX}") from error
 
-    def _read(self) -> "_Whole | _Split":
+    def _read(self) -> "_Whole | _Split | _Tagged":
         """Return how calls are written."""
         one, two = (self._turn(self._calls[:count]) for count in (1, 2))
         first = _object_around(one, one.find(_NAMES[0]))
@@ -143,7 +163,27 @@ class ToolFormat:
         if at >= 0 and given is not None and given[2] == {_KEY: _VALUES[0]}:
             before = one[:at]
             return _Split(before, one[at + len(_NAMES[0]) : given[0]])
-        raise ConfigError(f"{_FAILED}does not write the calls of functions as JSON{_FIX}")
+        tagged = self._read_tags()
+        if tagged is None:
+            raise ConfigError(f"{_FAILED}does not write the calls of functions as JSON or between tags{_FIX}")
+        return tagged
+
+    def _read_tags(self) -> _Tagged | None:
+        """Return how a call with two arguments is written with tags; None: in another way."""
+        arguments = dict(zip(_KEYS, _VALUES, strict=True))
+        call = {**self._calls[0], "function": {"name": _NAMES[0], "arguments": arguments}}
+        text, parts = self._turn([call]), []
+        for mark in (_NAMES[0], _KEYS[0], _VALUES[0], _KEYS[1], _VALUES[1]):
+            before, found, text = text.partition(mark)
+            if not found:
+                return None
+            parts.append(before)
+        before, first, middle, between, _ = parts
+        shared = between[: _shared(between, text)]
+        close = shared[: shared.rfind(">") + 1]
+        if not (before.strip() and middle.strip() and close) or _NAMES[0] in first:
+            return None
+        return _Tagged(before, first, middle, close, between[len(close) :])
 
     def _turn(self, calls: Sequence[Message]) -> str:
         """Return what a turn says that calls functions: behind the prompt of generation, as far as they are equal."""
@@ -157,7 +197,7 @@ class ToolFormat:
         prompt = self._render([_QUESTION], True)
         text = text[_shared(prompt, text) :]
         # An empty content leaves space, and an empty thought its tokens; a call begins behind them.
-        return re.sub(r"^\s*(<think>\s*</think>)?\s*", "", text)
+        return text.rpartition("</think>")[2].lstrip()
 
     def _whole(self, text: str) -> list[ToolCall]:
         form = self._format
@@ -186,6 +226,33 @@ class ToolFormat:
                 break
             found.append(ToolCall(match[1], value))
         return found
+
+    def _tagged(self, text: str) -> list[ToolCall]:
+        form = self._format
+        assert isinstance(form, _Tagged)
+        found: list[ToolCall] = []
+        begins = re.compile(_loose(form.before) + r"([\w.-]{1,128})")
+        one = re.compile(r"([^\s<>=]{1,128})" + _loose(form.middle) + "(.*?)" + _loose(form.close), re.DOTALL)
+        at = 0
+        while (match := begins.search(text, at)) is not None:
+            name, at, arguments, key = match[1], match.end(), {}, form.first
+            while (place := _after(text, key, at, anywhere=False)) is not None:
+                argument = one.match(text, place)
+                if argument is None:
+                    break
+                arguments[argument[1]] = self._value(name, argument[1], argument[2])
+                at, key = argument.end(), form.following
+            found.append(ToolCall(name, arguments))
+        return found
+
+    def _value(self, name: str, key: str, text: str) -> Any:
+        """Return the value of an argument: texts are written as they are, other values as JSON."""
+        if (name, key) in self._texts:
+            return text
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
 
 
 def _is_name(value: Any) -> bool:
