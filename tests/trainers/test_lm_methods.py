@@ -144,7 +144,9 @@ def test_the_reward_of_a_completion_is_the_weighted_sum_of_several():
     session = session_of(work)
     prompts = work._prompts.of_ids([0, 1])
     answers = [each.row["answer"] for each in prompts]
-    assert work._judge.sums(prompts, [answers[0], f"{answers[1]}x"]) == pytest.approx([2.5, 0.5 * 0.5 * 4 / 5])
+    said = torch.tensor([work.tokenizer.encode(each) for each in (f"{answers[0]}<eos>", f"{answers[1]}x")])
+    completions = Completions(said, torch.ones_like(said, dtype=torch.bool), torch.ones(2, dtype=torch.bool))
+    assert work._judge.sums(prompts, completions) == pytest.approx([2.5, 0.5 * 0.5 * 4 / 5])
     metrics = work.prepare(session, 0)
     assert metrics["reward"] == pytest.approx(0.5 * metrics["reward1"] + 2 * metrics["reward2"])
 

@@ -129,10 +129,9 @@ def test_special_tokens_that_a_text_has_are_not_added_twice_which_a_note_says(to
 
 def test_descriptions_of_functions_may_be_json_as_text(tokenizer):
     other = character_tokenizer()
-    other.chat_template = "{% for tool in tools or [] %}[{{ tool.name }}]{% endfor %}" + other.chat_template
     tools = [{"name": "add"}, {"name": "sub"}]
     row = {"messages": [ASK, SAY]}
-    wanted = "[add][sub]user: hi\nassistant: yo<eos>"
+    wanted = 'tools: [{"name": "add"}, {"name": "sub"}]\nuser: hi\nassistant: yo<eos>'
     for given in (tools, json.dumps(tools)):
         assert other.decode(encoder(other)(row | {"tools": given}).document.tokens) == wanted
     assert other.decode(encoder(other)(row | {"tools": "null"}).document.tokens).startswith("user")
