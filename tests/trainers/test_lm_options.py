@@ -129,6 +129,17 @@ def test_new_tokens_and_modules_beside_adapters_load_in_peft_and_transformers(tm
         assert talks.tokenizer.convert_tokens_to_ids(NEW) == [old, old + 1]
 
 
+def test_adapters_drop_what_they_read(tmp_path):
+    _, model = begun(save_family("gpt2", tmp_path / "base"), loraRank=2, loraDropout=0.3)
+    tokens = torch.arange(5, 25)[None]
+    with torch.no_grad():
+        for each in model.parameters():
+            each.add_(torch.randn_like(each) * 0.1 * each.requires_grad)
+        first, second = (model.lm.train()(input_ids=tokens).logits for _ in range(2))
+    assert (first - second).abs().max() > 1e-3
+    assert torch.equal(logits(model.lm, tokens), logits(model.lm, tokens)), "not in evaluation"
+
+
 @pytest.mark.parametrize(
     ("params", "words"),
     [
@@ -176,7 +187,7 @@ def test_new_rows_have_the_mean_and_a_part_of_the_covariance_of_the_old_ones_on_
 
 
 @pytest.mark.e2e
-def test_epochs_with_dropout_and_new_tokens_are_the_same_run_after_a_stop_and_when_sharded(fork_server, tmp_path):
+def test_epochs_with_dropout_and_new_tokens_are_the_same_run_after_a_stop(fork_server, tmp_path):
     folder = save_family("gpt2", tmp_path / "base")
     rows = [{"prompt": f"<call>{number}", "completion": f"{number}<return>"} for number in range(30)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -184,13 +195,12 @@ def test_epochs_with_dropout_and_new_tokens_are_the_same_run_after_a_stop_and_wh
     lora = {"pretrained": str(folder), "addTokens": NEW, "loraRank": 2, "modulesToSave": ["wte"], "loraDropout": 0.3}
     files = {"data": [str(tmp_path / "a.jsonl")], "holdOut": 0.2, "logEvery": 1, "warmupSteps": 0}
 
-    def run(name, epochs, world=1, **params):
+    def run(name, epochs):
         (tmp_path / name).mkdir(exist_ok=True)
         yard = Yard(fork_server, tmp_path / name)
-        trainer = {"name": "lm", "params": small | lora | files | {"epochs": epochs} | params}
-        strategy = {"strategy": "fsdp" if world > 1 else "single", "microBatchSize": 4}
-        common = {"device": "cpu", "logging": {"tensorboard": False}, "parallelism": strategy}
-        yard.train({"trainer": trainer, **common}, world)
+        trainer = {"name": "lm", "params": small | lora | files | {"epochs": epochs}}
+        common = {"device": "cpu", "logging": {"tensorboard": False}, "parallelism": {"microBatchSize": 4}}
+        yard.train({"trainer": trainer, **common})
         return yard
 
     straight = run("straight", 2)
@@ -200,6 +210,3 @@ def test_epochs_with_dropout_and_new_tokens_are_the_same_run_after_a_stop_and_wh
     assert again.losses() == straight.losses()
     assert json.loads((again.checkpoints / "DONE").read_text())["step"] == 6
     assert again.report()["epoch"] == 2
-    plain, sharded = (run(f"plain-{world}", 1, world, loraDropout=0.0).losses() for world in (1, 2))
-    assert sharded == pytest.approx(plain, abs=1e-5)
-    assert plain[3] != pytest.approx(straight.losses()[3], abs=1e-4), "dropout does something"

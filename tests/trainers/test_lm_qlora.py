@@ -154,10 +154,11 @@ def test_a_package_that_is_missing_and_a_model_without_blocks_are_named(folder, 
 
 
 @pytest.mark.e2e
-def test_ranks_that_hold_rows_of_4_bits_train_as_one_process(folder, fork_server, tmp_path):
-    rows = [{"prompt": f"{number}", "completion": f"{number}!"} for number in range(30)]
+def test_ranks_that_hold_rows_of_4_bits_and_of_new_tokens_train_as_one_process(folder, fork_server, tmp_path):
+    rows = [{"prompt": f"<call>{number}", "completion": f"{number}!"} for number in range(30)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     params = LORA | {"pretrained": str(folder), "data": [str(tmp_path / "a.jsonl")], "steps": 3, "batch": 8, "lr": 1e-2}
+    params |= {"addTokens": ["<call>"], "modulesToSave": ["embed_tokens", "lm_head"]}
     params |= {"warmupSteps": 0, "logEvery": 1, "evalSamples": 2, "evalCompletions": 0}
     losses = []
     for strategy, world in (("single", 1), ("fsdp", 2)):

@@ -12,9 +12,10 @@ from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.data.rows import BadRecordError
+from torchyard_trainers.core.data.rows import BadRecordError, InMemory
 from torchyard_trainers.core.exits import ConfigError, DataError
 from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.lm.data import sets
 from torchyard_trainers.lm.data.datasets import Datasets, RecordPrompts, within_positions
 from torchyard_trainers.lm.data.records import Encoder
 from torchyard_trainers.lm.params import resolve_params
@@ -437,6 +438,25 @@ def test_samples_are_as_long_as_the_positions_of_the_model_allow_unless_a_length
     else:
         with pytest.raises(ConfigError, match=length):
             within_positions(settings, "m", positions)
+
+
+def test_lengths_for_packing_are_needed_before_the_first_step():
+    packs = Parallelism(micro_batch_tokens=99)
+    with pytest.raises(
+        ConfigError, match=r"checkRecords: background, but parallelism.microBatchTokens: 99 needs the l"
+    ):
+        resolve_params({"data": ["a"], "checkRecords": "background"}, packs)
+    settings = resolve_params({"data": ["a"]}, packs)
+    encoder = Encoder(settings, character_tokenizer(), 100)
+    many = InMemory([{"prompt": "1", "completion": "2"}] * 3)
+    for limit, given, beside in ((2, {}, True), (3, {}, False), (2, {"checkRecords": "before"}, False)):
+        chosen = resolve_params({"data": ["a"], **given}, Parallelism())
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sets, "LARGE", limit)
+            assert sets.in_background(chosen, [many], encoder) == beside
+            assert not sets.in_background(settings, [many], encoder), "packed"
+            texts = InMemory([{"text": "1"}] * 3)
+            assert not sets.in_background(chosen, [texts], encoder), "windows"
 
 
 def test_only_supervised_fine_tuning_packs():

@@ -81,6 +81,8 @@ def add_lora(
         raise ConfigError(f"LoRA targets {wanted}: {other[0]} is not a linear layer; leave its name out")
     for each in unfrozen:
         each.requires_grad_(requires_grad=True)
+    # For the export. Given before, peft would train copies of these modules.
+    cast("Any", adapted).peft_config["default"].modules_to_save = list(whole) or None
     return adapted
 
 
@@ -103,6 +105,18 @@ def _module(language: nn.Module, name: str, targets: Sequence[str]) -> list[nn.M
         if any(f".{each}".endswith(f".{target}") for target in targets):
             raise ConfigError(f"{at}: {each} has adapters; leave it out of loraTargets, or of modulesToSave")
     return list(found.values())
+
+
+def learns_only_adapters(language: nn.Module) -> bool:
+    """Return whether a model is its frozen base, adapters, and modules named in `add_lora` that are trained whole."""
+    if not has_adapters(language):
+        return False
+    configs = getattr(language, "peft_config", {}).values()  # those of a part of the model are in the part
+    named = [f".{name}" for config in configs for name in config.modules_to_save or ()]
+    modules = [each for name, each in language.named_modules() if f".{name}".endswith(tuple(named))]
+    beside = {id(each) for module in modules for each in module.parameters(recurse=False)}
+    trained = ((name, each) for name, each in language.named_parameters() if each.requires_grad)
+    return all(is_adapter(name) or id(each) in beside for name, each in trained)
 
 
 def whole_modules(language: nn.Module) -> list[str]:

@@ -147,7 +147,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     gpus_command.arguments(look)
     look.set_defaults(command="gpus")
     data = commands.add_parser("dataset", help="print what a dataset holds, and its problems, as JSON")
-    data.add_argument("path", help="folder of a LeRobot dataset, or .jsonl or .parquet files of text")
+    data.add_argument("path", help="folder of a LeRobot dataset, or files of text (.jsonl, .json, .parquet, .csv, ...)")
     data.add_argument("--tokenizer", type=Path, help="of text: folder of a model, whose tokens are counted")
     data.set_defaults(command="dataset")
     chat = commands.add_parser("chat", help="answer conversations, as lines of JSON, with a language model")

@@ -5,6 +5,7 @@ values that transformers computes with `BitsAndBytesConfig(load_in_4bit=True, bn
 parameters of bytes with a row for each output, so that ranks hold rows of them as of any other matrix.
 """
 
+import logging
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,6 +15,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from torchyard_trainers.core.exits import ConfigError
+
+# peft imports the package wherever it is installed, and it reports kernels that it lacks, which are not used here.
+logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 BLOCK = 64  # weights with one scale; a row has a whole number of blocks
 KIND = "nf4"

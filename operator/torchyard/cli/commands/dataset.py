@@ -13,7 +13,9 @@ def dataset_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `dataset`."""
     parser.add_argument("action", choices=("inspect",), help="inspect: show its contents, and check them")
     parser.add_argument(
-        "path", metavar="PATH", help="folder of a LeRobot dataset, or .jsonl or .parquet files of text, or their URL"
+        "path",
+        metavar="PATH",
+        help="folder of a LeRobot dataset, or files of text (.jsonl, .json, .parquet, .csv, ...), or their URL",
     )
     parser.add_argument(
         "--tokenizer", metavar="FOLDER", type=Path, help="of text: folder of a model; lengths are in its tokens"

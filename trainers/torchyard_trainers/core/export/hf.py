@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from torchyard_trainers.core.adapters import has_adapters, merged, whole_modules
+from torchyard_trainers.core.adapters import learns_only_adapters, merged, whole_modules
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.export.sharded import FILE_BYTES, Entry, write_files
 from torchyard_trainers.core.named_tensors import names_of
@@ -72,7 +72,7 @@ def write(
 ) -> dict[str, Any]:
     """Write a format into an empty folder; return the facts for the manifest. Collective."""
     prefix, language = language_of(session.parallel.module)
-    only_adapters = form == "hf" and _learns_only_adapters(language)
+    only_adapters = form == "hf" and learns_only_adapters(language)
     types = _types(work)
     entries = _adapters(language, types) if only_adapters else weight_entries(session.parallel.module, prefix, types)
     stem = ADAPTER if only_adapters else MODEL
@@ -92,12 +92,6 @@ def write(
 
     session.world.from_leader(add_configs)
     return {"parameters": sum(entry.numbers for entry in entries), "files": files, "base": base}
-
-
-def _learns_only_adapters(language: nn.Module) -> bool:
-    """Return whether a model is its frozen base and adapters; otherwise its export has all weights, merged."""
-    trained = [name for name, each in language.named_parameters() if each.requires_grad]
-    return has_adapters(language) and all(map(is_adapter, trained))
 
 
 def _types(work: Workload) -> Types:
