@@ -22,7 +22,7 @@ async def test_a_gang_waits_for_quota_and_runs_where_its_flavor_says(gangs, team
     status = await gangs.waits("second", "WaitingForQuota")
     assert status["state"] == "Queued"
     assert "insufficient unused quota for memory" in status["message"]
-    assert (status["gang"]["enforcedBy"], status["gang"]["admitted"]) == ("kueue", False)
+    assert (status["gang"]["enforcedBy"], status["gang"].get("admitted", False)) == ("kueue", False)
     assert not await gangs.jobs.pods("second")
     await gangs.submit("huge", nodes=3, **TEAM)
     assert "maximum capacity" in (await gangs.waits("huge", "ExceedsMaxQuota"))["message"]
