@@ -81,6 +81,7 @@ async def test_whatever_is_missing_or_stopped_has_a_sentence_and_loses_nothing(g
     await team.delete("clusterqueues")
     await gangs.ends(second)
     assert (await gangs.jobs.status(second))["round"] == running["round"]
+    await team.is_gone()  # before that Kueue calls it inactive
     await gangs.submit("late", queue="team")
     await gangs.waits("late", "QueueNotFound")
     assert (await gangs.jobs.status("late"))["state"] == "Queued"
@@ -100,9 +101,10 @@ async def test_a_workload_deleted_by_hand_costs_no_step(gangs, team):
     await until(again, why=lambda: "the Workload is not admitted again")
     assert (await gangs.jobs.status("job"))["round"] == 1
     await gangs.jobs.api.request("PATCH", path, body={"spec": {"active": False}}, content_type=MERGE_PATCH)
-    deactivated = f"spec.active of Workload {before['metadata']['name']} is false"
-    status = await gangs.jobs.until("job", lambda now: now["gang"]["message"] == deactivated)
-    assert (status["state"], status["reason"]) == ("Suspended", "Preempted")
+    status = await gangs.jobs.until("job", lambda now: now["state"] == "Suspended")
+    assert status["gang"]["message"] == "Kueue: Deactivated: The workload is deactivated"
+    assert status["reason"] == "Preempted"
+    await team.is_free()
     await gangs.jobs.api.request("PATCH", path, body={"spec": {"active": True}}, content_type=MERGE_PATCH)
     await gangs.trains("job", 2)
     await gangs.jobs.edit("job", suspend=True)

@@ -193,6 +193,18 @@ class Queues:
 
         await until(free, why=lambda: "quota is held")
 
+    async def is_gone(self) -> None:
+        """Wait until the ClusterQueue, once it is deleted, does not exist."""
+
+        async def gone() -> bool:
+            try:
+                await self.api.request("GET", f"{KUEUE}/clusterqueues/{self.name}")
+            except NotFound:
+                return True
+            return False
+
+        await until(gone, why=lambda: "the ClusterQueue exists")
+
     async def priority(self, level: str, value: int) -> str:
         """Create a WorkloadPriorityClass and return its name."""
         name = f"{self.name}-{level}"
