@@ -34,7 +34,10 @@ def test_what_the_api_server_accepts_has_no_mistake(case):
     assert mistakes({**HEADER, "kind": "TrainingJob", "spec": case["spec"]}) == []
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").rglob("*.yaml")), ids=lambda path: path.name)
+EXAMPLES = [path for path in sorted((ROOT / "examples").rglob("*.yaml")) if "torchyard.dev/" in path.read_text()]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_have_no_mistake_and_name_the_schema(path):
     first, *_ = path.read_text().splitlines()
     named = first.removeprefix("# yaml-language-server: $schema=")

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tests.support.reconcile.world import World
 
 from torchyard.api import values
+from torchyard.api.launch import fewest_nodes
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec_placement import Elastic
 from torchyard.api.spec_reliability import Backoff, Restart
@@ -310,7 +311,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert action.status.round == job.status.round + 1
             assert not job.status.rendezvous.open, "a round opens after the one before was closed"
             assert all(uid in world.cache for uid in action.status.rendezvous.members), "members exist when it opens"
-            assert job.spec.fewest_nodes <= len(set(action.status.rendezvous.members)) <= job.spec.nodes
+            assert fewest_nodes(job.spec) <= len(set(action.status.rendezvous.members)) <= job.spec.nodes
             assert len(set(action.status.rendezvous.members)) == len(action.status.rendezvous.members)
             members = [world.cache[uid] for uid in action.status.rendezvous.members]
             agents = [world.registry[uid] for uid in action.status.rendezvous.members]

@@ -36,6 +36,11 @@ def is_agentless(spec: TrainingJobSpec) -> bool:
     return spec.launcher.kind == "none"
 
 
+def fewest_nodes(spec: TrainingJobSpec) -> int:
+    """Return the fewest nodes with which a round may open."""
+    return spec.nodes if spec.elastic is None else min(spec.elastic.min_nodes, spec.nodes)
+
+
 def options(spec: TrainingJobSpec) -> Mapping[str, str]:
     """Return the options of a torchrun command by their long names with hyphens; empty for any other program."""
     if spec.launcher.kind != "agent":

@@ -150,16 +150,6 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
     ] = field(default_factory=list)
 
     @property
-    def flexible(self) -> bool:
-        """Whether a round may have other members than the pods of indices 0 to `nodes`."""
-        return self.elastic is not None or self.spares > 0
-
-    @property
-    def fewest_nodes(self) -> int:
-        """The fewest nodes with which a round may open."""
-        return self.nodes if self.elastic is None else min(self.elastic.min_nodes, self.nodes)
-
-    @property
     def is_delegated(self) -> bool:
         """Whether another controller runs the job: this operator neither creates pods nor writes a status."""
         return self.managed_by not in {None, OPERATOR}

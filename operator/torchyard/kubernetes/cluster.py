@@ -174,7 +174,7 @@ class KubeCluster:
             enforced_by(job.status),
             objects.schedulers,
             objects.served,
-            objects.queues(namespace),
+            objects.queues(namespace) if objects.schedulers else {},
             elastic=job.spec.elastic is not None,
         )
         if not objects.discovered.is_set() and request.name != NOTHING.name:

@@ -13,6 +13,7 @@ import statistics
 
 from msgspec import Struct
 
+from torchyard.api.launch import fewest_nodes
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.values import plural, since, span
 from torchyard.reconcile.observed import Agent, Observed, Pod, View
@@ -37,6 +38,9 @@ class Resize(Struct, frozen=True, kw_only=True):
     due: float | None = None
 
 
+NONE = Resize()
+
+
 def next_members(view: View, ready: list[tuple[Pod, Agent]]) -> list[tuple[Pod, Agent]]:
     """Return the members of the next round in rank order: former members come first, since they are warm."""
     former = set(view.job.status.rendezvous.members)
@@ -47,7 +51,7 @@ def next_members(view: View, ready: list[tuple[Pod, Agent]]) -> list[tuple[Pod, 
 def smaller_due(view: View, status: TrainingJobStatus, ready: list[tuple[Pod, Agent]]) -> float | None:
     """Return when a round may open without the members that are missing; None: never with so few."""
     elastic = view.job.spec.elastic
-    least = view.job.spec.fewest_nodes
+    least = fewest_nodes(view.job.spec)
     if elastic is None or len(ready) < least:
         return None
     recovers = status.state == State.RECOVERING

@@ -25,6 +25,7 @@ from torchyard.reconcile.observed import (
     View,
     cannot_start,
     is_ahead,
+    is_flexible,
     is_leaving,
     is_outdated,
     is_spent,
@@ -78,12 +79,12 @@ def keep_gang(seen: Observed, *, may_create: bool = True, changes: PodChanges | 
     present = seen.pods
     gone = [rank for rank, uid in enumerate(members) if uid and (uid not in present or not present[uid].alive)]
     is_open = status.rendezvous.open
-    if is_open and (gone or not view.job.spec.flexible):
+    if is_open and (gone or not is_flexible(view.job.spec)):
         # The round decides whether a member is lost; nothing is replaced before the round is closed.
         return GangPlan(status=status, deletes=tuple(deletes))
     seated = {present[uid].index for uid in members if is_open and uid in present}
     missing = [index for index in range(wanted) if index not in held and index not in seated]
-    if not view.job.spec.flexible:
+    if not is_flexible(view.job.spec):
         gone = [rank for rank in gone if rank in missing]
     used = [
         pod

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from torchyard.api.launch import MASTER_PORT
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
+from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Artifact, Attempt, Batch, Cause, Images, NonFiniteMetric, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent
 from torchyard.schedulers.none import BY_OPERATOR
@@ -233,7 +234,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     def desired_pods(self) -> int:
         """The number of pods that should exist, of indices from 0: the gang and its spares."""
         spec = self.view.job.spec
-        return spec.nodes + spec.spares if spec.flexible else self.size
+        return spec.nodes + spec.spares if is_flexible(spec) else self.size
 
     @property
     def is_complete(self) -> bool:
@@ -249,6 +250,11 @@ class Observed(Struct, frozen=True, kw_only=True):
         if facts == (self.status.rendezvous, self.status.round, self.status.incarnation):
             return replace(self, status=status)
         return observe(self.view, status)
+
+
+def is_flexible(spec: TrainingJobSpec) -> bool:
+    """Return whether a round may have other members than the pods of indices 0 to `nodes`."""
+    return spec.elastic is not None or spec.spares > 0
 
 
 def observe(view: View, status: TrainingJobStatus) -> Observed:

@@ -48,7 +48,7 @@ COLLECTORS = frozenset({"orphan", "foregroundDeletion"})  # finalizers of the ga
 
 def plan(view: View) -> Plan:
     """Return the actions for a view. Once a plan has taken effect, an unchanged view has an empty plan."""
-    if view.job.spec.is_delegated:
+    if view.job.spec.managed_by is not None and view.job.spec.is_delegated:
         return Plan()
     if view.job.metadata.deletion_timestamp is not None:
         return Plan(actions=_held(view))

@@ -30,7 +30,7 @@ from torchyard.api.status import (
     TrainingJobStatus,
 )
 from torchyard.api.values import Time, plural, since, span
-from torchyard.reconcile.observed import GpuReport, Observed, RankReport, View
+from torchyard.reconcile.observed import GpuReport, Observed, RankReport, View, is_flexible
 
 RETURN_SECONDS = 12.0  # how long agents may take to connect to a new operator: they try at least every ten
 MAX_NAME = 64
@@ -305,7 +305,7 @@ def _nodes(seen: Observed, status: TrainingJobStatus) -> Nodes:
         # Members connect to a new operator one by one: those that have not connected yet keep their state.
         ready = max(ready, min(status.nodes.ready, ready + agents.count(None)))
     # A spare is ready in the place of a member that is not.
-    desired = view.job.spec.nodes if view.job.spec.flexible else seen.size
+    desired = view.job.spec.nodes if is_flexible(view.job.spec) else seen.size
     return Nodes(desired=desired, ready=min(ready, desired), lost=status.nodes.lost)
 
 

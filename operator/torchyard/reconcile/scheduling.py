@@ -6,6 +6,7 @@ only then give back.
 
 from msgspec.structs import replace
 
+from torchyard.api.launch import fewest_nodes
 from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.status import GangStatus, State, TrainingJobStatus, is_preempted
 from torchyard.api.values import Time
@@ -83,8 +84,9 @@ def with_gang(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus:
     verdict = admission(view)
     admitted = verdict.admitted
     if admitted is None:
-        placed = sum(bool(pod.node) for pod in seen.active.values())
-        admitted = verdict.pods == "create" and placed >= view.job.spec.fewest_nodes
+        placed, spec = sum(bool(pod.node) for pod in seen.active.values()), view.job.spec
+        least = spec.nodes if spec.elastic is None else fewest_nodes(spec)
+        admitted = verdict.pods == "create" and placed >= least
     if status.state.at_rest:
         admitted = False
     gang = GangStatus(enforced_by=view.scheduling.name, admitted=admitted, message=verdict.message or verdict.evidence)

@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from torchyard.api.exit_codes import ExitCode, exit_code_of
+from torchyard.api.launch import fewest_nodes
 from torchyard.api.reasons import Reason, say, timeout_advice
 from torchyard.api.status import State, TrainingJobStatus, is_preempted, with_reason
 from torchyard.api.validation.schema_check import params_faults
@@ -14,7 +15,15 @@ from torchyard.reconcile import elastic, failures, progress, rounds, waiting
 from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.failures import Outcome
 from torchyard.reconcile.gang import FUTILE
-from torchyard.reconcile.observed import Observed, Pod, View, cannot_start, counts_for_index, stuck_start_due
+from torchyard.reconcile.observed import (
+    Observed,
+    Pod,
+    View,
+    cannot_start,
+    counts_for_index,
+    is_flexible,
+    stuck_start_due,
+)
 from torchyard.reconcile.progress import counts_from_start, running, step_age
 from torchyard.reconcile.restart_policy import decide_restart
 from torchyard.reconcile.rounds import answer, silent_start_due, started
@@ -110,7 +119,7 @@ def _open_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
         return _close(seen, status, overdue, outcomes)
     if leaving := _leaving(seen, status):
         return _change(seen, status, Reason.NODE_LEAVING, leaving)
-    resize = elastic.resize(seen, status)
+    resize = elastic.resize(seen, status) if view.job.spec.elastic is not None else elastic.NONE
     if resize.sentence:
         return _change(seen, status, Reason.RESIZING, resize.sentence)
     decided = _train(seen, status, start_due)
@@ -312,7 +321,7 @@ def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     if died is not None:
         return _charge_idle(seen, status, died)
     gate = waiting.barrier(seen, status)
-    short = len(gate.ready) < view.job.spec.fewest_nodes
+    short = len(gate.ready) < fewest_nodes(view.job.spec)
     late, pending_due = waiting.pending(seen, status) if short else ("", None)
     if late:
         reason = waiting.waited_for(seen)
@@ -441,7 +450,7 @@ def _suspended_transition(view: View, status: TrainingJobStatus, why: Reason) ->
 def _died_idle(seen: Observed, status: TrainingJobStatus) -> Pod | None:
     """Return a pod that ended or cannot start between rounds and is not charged yet: its incarnation is the newest."""
     view = seen.view
-    if view.job.spec.flexible and len(seen.active) >= view.job.spec.fewest_nodes:
+    if is_flexible(view.job.spec) and len(seen.active) >= fewest_nodes(view.job.spec):
         return None  # the next round opens without it
     dead = [
         pod

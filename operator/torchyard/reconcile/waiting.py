@@ -13,12 +13,13 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from torchyard.api.launch import fewest_nodes
 from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.values import Time, plural, since
 from torchyard.reconcile import elastic
 from torchyard.reconcile.gang import FUTILE, RELEASED, pause_end
-from torchyard.reconcile.observed import Agent, Observed, Pod, View
+from torchyard.reconcile.observed import Agent, Observed, Pod, View, is_flexible
 from torchyard.reconcile.scheduling import admission
 
 # Twice as long as an overloaded API server takes to answer; a hanging webhook takes longer.
@@ -50,7 +51,7 @@ def barrier(seen: Observed, status: TrainingJobStatus) -> Barrier:
             ready.append((pod, agent))
         else:
             waiting.append(missing)
-    if not seen.view.job.spec.flexible:
+    if not is_flexible(seen.view.job.spec):
         return Barrier(ready=tuple(ready), waiting=tuple(waiting))
     members = tuple(elastic.next_members(seen.view, ready))
     due = elastic.smaller_due(seen.view, status, ready)
@@ -79,7 +80,7 @@ def may_open(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[bool
         return False, gate.due
     seated = {pod.uid for pod, _ in gate.ready}
     others = [pod for pod in view.pods if pod.alive and pod.uid not in seated]
-    if view.job.spec.flexible:
+    if is_flexible(view.job.spec):
         others = [pod for pod in others if not elastic.runs_nothing(view, status, pod)]
     if others:
         # Workers of an older round may still run there, and two rounds must not train at the same time.
@@ -285,7 +286,7 @@ def release_gang(seen: Observed, status: TrainingJobStatus) -> tuple[TrainingJob
     placed = [pod for pod in held if pod.node]
     shortage = _capacity_shortage(view, held)
     saved = status.checkpoint is not None and not view.files_stay
-    together = len(placed) >= view.job.spec.fewest_nodes if view.job.spec.elastic is not None else False
+    together = len(placed) >= fewest_nodes(view.job.spec) if view.job.spec.elastic is not None else False
     together = together or view.scheduling.scheduler.places_together or admission(view).pods != "create"
     if together or saved or not placed or shortage is None:
         return None, None

@@ -7,6 +7,7 @@ an annotation with a digest of the nodes whenever these change.
 
 from typing import ClassVar
 
+from torchyard.api.launch import fewest_nodes
 from torchyard.api.resource import GROUP
 from torchyard.schedulers.pod_groups import PodGroups, pod_group_rights, total_requests
 from torchyard.schedulers.protocol import (
@@ -46,7 +47,7 @@ class Coscheduling(PodGroups, frozen=True):
 
     def group(self, gang: Gang) -> Manifest:
         """Return a group of all pods."""
-        return {"minMember": gang.job.spec.fewest_nodes, "minResources": total_requests(gang)}
+        return {"minMember": fewest_nodes(gang.job.spec), "minResources": total_requests(gang)}
 
     def pods(self, gang: Gang) -> PodChanges:
         """Return the group in a label, and the scheduler that has the plugin."""

@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+from torchyard.api.launch import fewest_nodes
 from torchyard.schedulers.pod_groups import PodGroups, pod_group_rights, queue_and_priority
 from torchyard.schedulers.protocol import Gang, GangObject, Kind, Manifest, PodChanges, Right
 
@@ -23,7 +24,7 @@ class Kai(PodGroups, frozen=True):
 
     def group(self, gang: Gang) -> Manifest:
         """Return a group of all pods that is never stale."""
-        return {"minMember": gang.job.spec.fewest_nodes, "stalenessGracePeriod": FOREVER, **queue_and_priority(gang)}
+        return {"minMember": fewest_nodes(gang.job.spec), "stalenessGracePeriod": FOREVER, **queue_and_priority(gang)}
 
     def pods(self, gang: Gang) -> PodChanges:
         """Return the group in an annotation, the queue in a label, and KAI's scheduler."""

@@ -6,6 +6,7 @@ shape and is not used.
 
 from typing import ClassVar
 
+from torchyard.api.launch import fewest_nodes
 from torchyard.schedulers.pod_groups import PodGroups, pod_group_rights
 from torchyard.schedulers.protocol import Gang, GangObject, Kind, Manifest, PodChanges, Right
 
@@ -23,7 +24,7 @@ class Native(PodGroups, frozen=True):
 
     def group(self, gang: Gang) -> Manifest:
         """Return a policy that needs all pods of the gang."""
-        return {"schedulingPolicy": {"gang": {"minCount": gang.job.spec.fewest_nodes}}}
+        return {"schedulingPolicy": {"gang": {"minCount": fewest_nodes(gang.job.spec)}}}
 
     def pods(self, gang: Gang) -> PodChanges:
         """Return the name of the group, in the pod's spec."""

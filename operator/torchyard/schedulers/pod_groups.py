@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+from torchyard.api.launch import fewest_nodes
 from torchyard.api.reasons import Reason
 from torchyard.api.values import amount
 from torchyard.schedulers.protocol import (
@@ -77,5 +78,5 @@ def total_requests(gang: Gang) -> dict[str, str]:
     containers = gang.request.template.get("spec", {}).get("containers", ())
     for container in containers:
         for name, quantity in container.get("resources", {}).get("requests", {}).items():
-            total[name] = total.get(name, Decimal(0)) + amount(quantity) * gang.job.spec.fewest_nodes
+            total[name] = total.get(name, Decimal(0)) + amount(quantity) * fewest_nodes(gang.job.spec)
     return {name: f"{value.normalize():f}" for name, value in sorted(total.items())}

@@ -2,6 +2,7 @@
 
 from typing import ClassVar, Literal
 
+from torchyard.api.launch import fewest_nodes
 from torchyard.schedulers.pod_groups import PodGroups, pod_group_rights, queue_and_priority, total_requests
 from torchyard.schedulers.protocol import Gang, GangObject, Kind, Manifest, PodChanges, Right
 
@@ -20,7 +21,7 @@ class Volcano(PodGroups, frozen=True):
 
     def group(self, gang: Gang) -> Manifest:
         """Return a group of the pods that a round needs; `minResources` lets a queue admit it before a pod exists."""
-        size = {"minMember": gang.job.spec.fewest_nodes, "minResources": total_requests(gang)}
+        size = {"minMember": fewest_nodes(gang.job.spec), "minResources": total_requests(gang)}
         return {**size, **queue_and_priority(gang)}
 
     def pods(self, gang: Gang) -> PodChanges:

@@ -7,6 +7,7 @@ from decimal import Decimal
 import msgspec
 from msgspec import Struct
 
+from torchyard.api.launch import fewest_nodes
 from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import KIND, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
@@ -70,7 +71,7 @@ def fit(job: TrainingJob, nodes: Sequence[Node] | None, pods: Sequence[KubePod] 
         nodes: of the cluster; None: they could not be read.
         pods: of all namespaces; None: they could not be read.
     """
-    needed, ask = job.spec.fewest_nodes, requests(job.spec)
+    needed, ask = fewest_nodes(job.spec), requests(job.spec)
     if nodes is None:
         return Fit(now=None, ever=None, needed=needed, fitting=None, sentence="Not known: nodes could not be read.")
     demands = node_fit.demands(_pod_spec(job))
