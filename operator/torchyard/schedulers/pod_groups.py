@@ -52,6 +52,8 @@ class PodGroups(Struct, frozen=True):
             return Admission(
                 pods="keep", reason=Reason.WAITING_FOR_SCHEDULER, evidence="its pod group is being created"
             )
+        if gang.pods_live and not gang.unplaced:
+            return Admission(message=f"no pod of pod group {there.name} waits for a node")
         said = self.words(there) if gang.unplaced else ""
         return Admission(message=said or f"pod group {there.name} is placed once all its pods fit")
 
