@@ -94,6 +94,17 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
     {"parallelism": {"strategy": "single"}, "nodes": 2},
     {"parallelism": {"batchPerProcess": 4}, "elastic": {"minNodes": 1, "maxNodes": 2}},
     {"elastic": {"minNodes": 2, "maxNodes": 1}},
+    {"elastic": {"minNodes": 1, "maxNodes": 2}, "nodes": 3},
+    {"elastic": {"minNodes": 1, "maxNodes": 2}, "nodes": 2, "spares": 1, "launcher": {"kind": "agent"}},
+    {"elastic": {"minNodes": 1, "maxNodes": 2}, "nodes": 1, "parallelism": {"strategy": "single"}},
+    {"elastic": {"minNodes": 1, "maxNodes": 2}, "nodes": 1, "scheduling": {"gang": "kueue", "queue": "a"}},
+    {"elastic": {"minNodes": 1, "maxNodes": 2}, "nodes": 1, "command": ["python"], "launcher": {"kind": "none"}},
+    {"spares": 1, "nodes": 1, "command": ["python"], "launcher": {"kind": "none"}},
+    {"spares": 64, "nodes": 1000},
+    *(
+        {"resources": {"claims": [{"name": "a", "template": "b"}]}, "parallelism": {"batchPerProcess": 4}, **procs}
+        for procs in ({}, {"procsPerNode": 2})
+    ),
     {"command": ["python"], "launcher": {"kind": "none"}, "health": {"stall": "5m"}},
     {"command": ["python"], "launcher": {"kind": "none"}, "workingDir": "a"},
     {"command": ["python"], "launcher": {"kind": "none"}},
