@@ -306,7 +306,7 @@ TRAINING: tuple[Rule, ...] = (
         fix="set procsPerNode to their number, or globalBatchSize instead",
         holds=_processes_are_known,
         cel="!has(self.parallelism.batchPerProcess) || type(self.procsPerNode) != string"
-        " || size(self.resources.claims) == 0",
+        " || !has(self.resources.claims) || size(self.resources.claims) == 0",
         reads=("procsPerNode", "resources.claims"),
     ),
     Rule(
