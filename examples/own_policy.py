@@ -17,10 +17,9 @@ class Policy(nn.Module):
         self.see = nn.Sequential(nn.Conv2d(3 * views, 32, 5, 2), nn.ReLU(), nn.Conv2d(32, 64, 3, 2), nn.ReLU())
         self.scale = nn.Linear(64, 64)
         self.decide = nn.Sequential(
-            nn.Conv2d(64, 16, 1), nn.ReLU(), nn.Flatten(), nn.LazyLinear(256), nn.ReLU(), nn.Linear(256, 64)
+            nn.Conv2d(64, 16, 1), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 9 * 9, 256), nn.ReLU(), nn.Linear(256, 64)
         )
         self.act = nn.Sequential(nn.Linear(64 + state, 128), nn.ReLU(), nn.Linear(128, chunk * action))
-        self.decide(self.see(torch.zeros(1, 3 * views, self.image_size, self.image_size)))  # sizes of the lazy layer
 
     def forward(self, seen, actions=None):
         told = self.words(seen.tokens)

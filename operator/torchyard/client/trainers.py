@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torchyard.api.launch import trainer_config
+from torchyard.api.launch import imports_own_code, trainer_config
 from torchyard.api.resource import TrainingJob
 from torchyard.api.validation.problems import Problem
 from torchyard.api.values import BUILT_IN
@@ -20,6 +20,7 @@ from torchyard.client.errors import FAILED, INVALID, TorchYardError
 from torchyard.interpreter import own_environment, own_python
 
 _PACKAGE = "torchyard_trainers"
+_WITHOUT_PARTS = {"check"}  # commands that look at parameters alone, and run no code that these name
 
 
 def document(*arguments: str, renamed: Mapping[str, str] | None = None) -> dict[str, Any]:
@@ -72,7 +73,7 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path(), renamed: Mappi
     Args:
         job: with a trainer.
         arguments: of the trainer's command line.
-        folder: folder of the job file; a custom workload is searched there or in the job's `workingDir`.
+        folder: folder of the job file; code of the user's is searched there or in the job's `workingDir`.
         renamed: see `refusal`.
 
     Raises:
@@ -83,10 +84,11 @@ def ask(job: TrainingJob, *arguments: str, folder: Path = Path(), renamed: Mappi
         config.flush()
         words = ["-m", _PACKAGE, "--config", config.name, *arguments]
         alone = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-        # A workload of one's own is looked for where it lies, and its neighbours are its modules.
-        command = [sys.executable, *words] if is_outside(job) else own_python(*words)
-        environment = {**os.environ, **alone} if is_outside(job) else own_environment(os.environ, **alone)
-        cwd = folder / (job.spec.working_dir or "") if is_outside(job) else None
+        # A workload or a part of one's own is looked for where it lies, and its neighbours are its modules.
+        own_code = is_outside(job) or (imports_own_code(job.spec) and arguments[0] not in _WITHOUT_PARTS)
+        command = [sys.executable, *words] if own_code else own_python(*words)
+        environment = {**os.environ, **alone} if own_code else own_environment(os.environ, **alone)
+        cwd = folder / (job.spec.working_dir or "") if own_code else None
         if cwd is not None and not cwd.is_dir():
             raise TorchYardError(f"spec.workingDir: {cwd} is not a folder", "create it or correct the path")
         return _output(command, renamed, env=environment, cwd=cwd)
