@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from torchyard_trainers.core.exits import ConfigError, DataMismatchError
 from torchyard_trainers.core.named_tensors import names_of
-from torchyard_trainers.core.parallel import whole as gathered
+from torchyard_trainers.core.named_tensors import whole as gathered
 from torchyard_trainers.core.pretrained import is_adapter
 
 ADAPTERS = "adapter_config.json"

@@ -13,7 +13,7 @@ from torchyard_trainers.core.export.hf import MODEL
 from torchyard_trainers.core.export.sharded import Entry, write_files
 from torchyard_trainers.core.json_text import json_of
 from torchyard_trainers.core.metrics.curves import say
-from torchyard_trainers.core.parallel import whole
+from torchyard_trainers.core.named_tensors import whole
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.workload import Session, Workload, write_report
 from torchyard_trainers.core.world import World

@@ -12,6 +12,11 @@ def names_of(model: nn.Module) -> dict[str, Tensor]:
     return cast("dict[str, Tensor]", model.state_dict(keep_vars=True))
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """Return a tensor unsharded. Collective if it is sharded."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
 def local_part(tensor: Tensor) -> tuple[Tensor, tuple[slice, ...]]:
     """Return this process's part of a possibly sharded tensor, and where that is in the whole."""
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset

@@ -25,6 +25,7 @@ from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.group_threads import without_wakeup_preemption
 from torchyard_trainers.core.losses import Softmax
+from torchyard_trainers.core.named_tensors import whole
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.weights import allocate
 from torchyard_trainers.core.world import World
@@ -349,8 +350,3 @@ def _units(model: nn.Module) -> list[Any]:
     from torch.distributed.fsdp import FSDPModule
 
     return [each for each in model.modules() if isinstance(each, FSDPModule)]
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """Return a tensor unsharded. Collective if it is sharded."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.named_tensors import whole
 
 # peft imports the package wherever it is installed, and it reports kernels that it lacks, which are not used here.
 logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
@@ -61,8 +62,6 @@ class QuantizedLinear(nn.Linear):
 
     def dequantized(self) -> Tensor:
         """Return the whole matrix [outputs, inputs] in float32. Collective if it is sharded."""
-        from torchyard_trainers.core.parallel import whole
-
         return _dequantized(whole(self.weight.detach()), whole(self.scales.detach()), torch.float32)
 
 

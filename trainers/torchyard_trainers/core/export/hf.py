@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from torchyard_trainers.core.adapters import learns_only_adapters, merged, whole_modules
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.export.sharded import FILE_BYTES, Entry, write_files
-from torchyard_trainers.core.named_tensors import names_of
-from torchyard_trainers.core.parallel import whole
+from torchyard_trainers.core.named_tensors import names_of, whole
 from torchyard_trainers.core.pretrained import canonical, is_adapter, types_of
 from torchyard_trainers.core.published import Piece, published
 from torchyard_trainers.core.quantization import quantized_in
