@@ -11,6 +11,7 @@ from torchyard_trainers.core.parallel import parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.world import World
 from torchyard_trainers.cvrp.encoders import AttentionBlock, build_encoder
+from torchyard_trainers.cvrp.problems import open_problem
 
 WIDTH, HEADS, LAYERS, BATCH, NODES = 32, 4, 4, 16, 21
 
@@ -18,7 +19,7 @@ WIDTH, HEADS, LAYERS, BATCH, NODES = 32, 4, 4, 16, 21
 def forward_and_backward(model, how):
     """Loss, gradients [P] and peak bytes of tensors during one pass through `LAYERS` blocks."""
     torch.manual_seed(0)
-    blocks = build_encoder(model, WIDTH, HEADS, LAYERS).blocks
+    blocks = build_encoder(model, WIDTH, HEADS, LAYERS, open_problem("cvrp")).blocks
     names = list(blocks.state_dict())
     checkpoint_activations(blocks, how)
     assert list(blocks.state_dict()) == names
