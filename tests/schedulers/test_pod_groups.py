@@ -49,7 +49,7 @@ def there(asked, **document):
         ),
         (
             Volcano(), {"queue": "research", "priority_class": "high"}, "scheduling.volcano.sh/v1beta1",
-            {"minMember": 2, "minResources": RESOURCES, "queue": "research", "priorityClassName": "high"},
+            {"minMember": 2, "queue": "research", "priorityClassName": "high"},
             PodChanges(annotations={"scheduling.k8s.io/group-name": NAME}, spec={"schedulerName": "volcano"}),
         ),
         (

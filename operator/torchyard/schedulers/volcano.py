@@ -3,7 +3,7 @@
 from typing import ClassVar, Literal
 
 from torchyard.api.launch import fewest_nodes
-from torchyard.schedulers.pod_groups import PodGroups, pod_group_rights, queue_and_priority, total_requests
+from torchyard.schedulers.pod_groups import PodGroups, pod_group_rights, queue_and_priority
 from torchyard.schedulers.protocol import Gang, GangObject, Kind, Manifest, PodChanges, Right
 
 KIND = Kind("scheduling.volcano.sh", "v1beta1", "PodGroup", "podgroups")
@@ -20,9 +20,12 @@ class Volcano(PodGroups, frozen=True):
     queues: ClassVar[Literal["required", "optional", "none"]] = "optional"
 
     def group(self, gang: Gang) -> Manifest:
-        """Return a group of the pods that a round needs; `minResources` lets a queue admit it before a pod exists."""
-        size = {"minMember": fewest_nodes(gang.job.spec), "minResources": total_requests(gang)}
-        return {**size, **queue_and_priority(gang)}
+        """Return a group of the pods that a round needs.
+
+        It has no `minResources`: Volcano does not consider such a group before the cluster has them to spare, and so
+        none of a higher priority would preempt others where everything is in use.
+        """
+        return {"minMember": fewest_nodes(gang.job.spec), **queue_and_priority(gang)}
 
     def pods(self, gang: Gang) -> PodChanges:
         """Return the group in an annotation, and Volcano's scheduler."""
