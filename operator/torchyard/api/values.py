@@ -8,7 +8,7 @@ import json
 import math
 import re
 import time as clocks
-from collections.abc import ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, ValuesView
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -352,13 +352,23 @@ def by_key(*keys: str) -> dict[str, Any]:
     return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": list(keys)}
 
 
-def names_code(value: object) -> bool:
-    """Return whether a parameter is written MODULE:NAME, as code of the user's is, or has a part that is."""
-    if isinstance(value, Mapping):
-        return any(map(names_code, value.values()))
-    if isinstance(value, list):
-        return any(map(names_code, value))
-    return isinstance(value, str) and _CODE.fullmatch(value) is not None
+_WITH_TEXT = frozenset({str, list, dict})
+
+
+def names_code(value: object, depth: int = 2) -> bool:
+    """Return whether a parameter is written MODULE:NAME, as code of the user's is, or has a part that is.
+
+    Args:
+        value: of the parameter.
+        depth: how many lists and maps around a part are looked into, as in `rewards: [{reward: rewards:length}]`.
+    """
+    if isinstance(value, str):
+        return _CODE.fullmatch(value) is not None
+    if not depth or value.__class__ not in _WITH_TEXT:
+        return False
+    parts: Iterable[object] = value.values() if isinstance(value, dict) else cast("list[object]", value)
+    # Most parts of a long list are numbers, or empty: no call for each of them.
+    return any(names_code(part, depth - 1) for part in parts if part and part.__class__ in _WITH_TEXT)
 
 
 def plural(count: int, noun: str) -> str:
