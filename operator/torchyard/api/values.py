@@ -364,9 +364,9 @@ def names_code(value: object, depth: int = 2) -> bool:
     """
     if isinstance(value, str):
         return _CODE.fullmatch(value) is not None
-    if not depth or value.__class__ not in _WITH_TEXT:
+    if not depth or not isinstance(value, (dict, list)):
         return False
-    parts: Iterable[object] = value.values() if isinstance(value, dict) else cast("list[object]", value)
+    parts: Iterable[object] = value.values() if isinstance(value, dict) else value
     # Most parts of a long list are numbers, or empty: no call for each of them.
     return any(names_code(part, depth - 1) for part in parts if part and part.__class__ in _WITH_TEXT)
 
