@@ -138,4 +138,8 @@ async def test_the_place_in_the_queue_is_served_by_the_api_server(api, gangs, te
     for name in ("second", "third"):  # Kueue may look at the first of them alone
         await gangs.jobs.until(name, lambda now: now.get("reason") in {"WaitingForQuota", "WaitingInQueue"})
     path = f"{KUEUE.replace('kueue', 'visibility.kueue')}/namespaces/{gangs.jobs.namespace}/localqueues/team"
-    assert b"positionInLocalQueue" in await api.request("GET", f"{path}/pendingworkloads")
+
+    async def has_positions() -> bool:
+        return b"positionInLocalQueue" in await api.request("GET", f"{path}/pendingworkloads")
+
+    await until(has_positions, why=lambda: "no Workload has a position")
