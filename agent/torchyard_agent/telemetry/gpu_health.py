@@ -28,7 +28,7 @@ FATAL = {
     120: "error in the firmware of the GPU",
     140: "ECC error that could not be corrected",
 }
-# The hardware is at fault if the round fails; it may also go on.
+# The hardware is at fault if the round fails; the round may also continue.
 SUSPECT = {
     74: "error on an NVLink",
     94: "contained ECC error in GPU memory",
@@ -110,12 +110,12 @@ class GpuHealth:
 
     def fault_since(self, begin: float) -> Optional[Fault]:
         """Return the first fault of hardware since `begin`, unix seconds, a fatal one first; None: there is none."""
-        found = sorted((each for each in list(self._faults) if each.time >= begin and each.hardware), key=_urgency)
-        return found[0] if found else None
+        faults = (each for each in self._faults if each.time >= begin and each.hardware)
+        return min(faults, key=lambda each: (not each.fatal, each.time), default=None)
 
     def program_errors_since(self, begin: float) -> List[str]:
         """Return the messages of errors that programs cause, since `begin`, unix seconds."""
-        return [each.message for each in list(self._faults) if each.time >= begin and not each.hardware]
+        return [each.message for each in self._faults if each.time >= begin and not each.hardware]
 
     def notices(self) -> List[str]:
         """Return sentences about GPUs that work less well than they should."""
@@ -184,6 +184,7 @@ class GpuHealth:
             return ""
 
     def _add(self, fault: Fault) -> None:
+        # Another list, since the agent's loop reads the former one at the same time.
         self._faults = [*self._faults, fault][-_FAULTS:]
 
     def _is_lost(self, handle: Any) -> bool:
@@ -204,10 +205,6 @@ class GpuHealth:
             return int(self._nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
         except Exception:  # noqa: BLE001 - not on every board
             return 0
-
-
-def _urgency(fault: Fault) -> Any:
-    return not fault.fatal, fault.time
 
 
 def _text(value: Any) -> str:

@@ -286,9 +286,9 @@ def release_gang(seen: Observed, status: TrainingJobStatus) -> tuple[TrainingJob
     placed = [pod for pod in held if pod.node]
     shortage = _capacity_shortage(view, held)
     saved = status.checkpoint is not None and not view.files_stay
-    together = len(placed) >= fewest_nodes(view.job.spec) if view.job.spec.elastic is not None else False
-    together = together or view.scheduling.scheduler.places_together or admission(view).pods != "create"
-    if together or saved or not placed or shortage is None:
+    enough = view.job.spec.elastic is not None and len(placed) >= fewest_nodes(view.job.spec)
+    together = view.scheduling.scheduler.places_together or admission(view).pods != "create"
+    if enough or together or saved or not placed or shortage is None:
         return None, None
     begun = max([view.since, shortage.since, *(pod.placed or pod.created for pod in placed)])
     due = begun + _gang_timeout(view) * (1 + SPREAD * _chance(view, status))
