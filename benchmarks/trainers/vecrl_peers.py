@@ -23,6 +23,28 @@ from torch.distributions import Categorical, Normal
 EPOCHS, MINIBATCHES, GAMMA, DECAY, CLIP, RATE = 4, 4, 0.99, 0.95, 0.2, 2.5e-4
 
 
+def _advantages(rewards: Tensor, values: Tensor, dones: Tensor, after: tuple[Tensor, Tensor], gamma: float) -> Tensor:
+    """Return generalized advantages [T, n].
+
+    Args:
+        rewards: [T, n].
+        values: [T, n].
+        dones: [T, n], whether an episode ended before a step.
+        after: dones and values of the step that follows, [n] each.
+        gamma: discount.
+    """
+    ended, next_value = after
+    advantages = torch.zeros_like(rewards)
+    running, horizon = torch.zeros_like(after[1]), len(rewards)
+    for time_step in reversed(range(horizon)):
+        last = time_step == horizon - 1
+        continues = 1.0 - (ended if last else dones[time_step + 1])
+        later = next_value if last else values[time_step + 1]
+        delta = rewards[time_step] + gamma * later * continues - values[time_step]
+        advantages[time_step] = running = delta + gamma * DECAY * continues * running
+    return advantages
+
+
 def layer(inputs: int, outputs: int, gain: float = 2**0.5) -> nn.Linear:
     made = nn.Linear(inputs, outputs)
     nn.init.orthogonal_(made.weight, gain)
@@ -70,14 +92,7 @@ def cleanrl(copies: int, horizon: int, steps: int, device: str) -> None:
             )
         with torch.no_grad():
             next_value = agent.critic(following).flatten()
-            advantages = torch.zeros_like(rewards)
-            running = 0
-            for time_step in reversed(range(horizon)):
-                last = time_step == horizon - 1
-                goes_on = 1.0 - (ended if last else dones[time_step + 1])
-                later = next_value if last else values[time_step + 1]
-                delta = rewards[time_step] + GAMMA * later * goes_on - values[time_step]
-                advantages[time_step] = running = delta + GAMMA * DECAY * goes_on * running
+            advantages = _advantages(rewards, values, dones, (ended, next_value), GAMMA)
             returns = advantages + values
         flat = [each.flatten(0, 1) for each in (observations, actions, log_probabilities, advantages, returns, values)]
         for _ in range(EPOCHS):
@@ -152,14 +167,7 @@ def continuous(copies: int, horizon: int, steps: int, device: str, *more: str) -
             ended = torch.tensor(np.logical_or(terminated, truncated), dtype=torch.float32, device=device)
         with torch.no_grad():
             next_value = agent.critic(following).flatten()
-            advantages = torch.zeros_like(rewards)
-            running = 0
-            for time_step in reversed(range(horizon)):
-                last = time_step == horizon - 1
-                goes_on = 1.0 - (ended if last else dones[time_step + 1])
-                later = next_value if last else values[time_step + 1]
-                delta = rewards[time_step] + gamma * later * goes_on - values[time_step]
-                advantages[time_step] = running = delta + gamma * DECAY * goes_on * running
+            advantages = _advantages(rewards, values, dones, (ended, next_value), gamma)
             returns = advantages + values
         flat = [each.flatten(0, 1) for each in (observations, actions, log_probabilities, advantages, returns, values)]
         for _ in range(10):
