@@ -119,7 +119,7 @@ test-cluster-if-built: $(INSTALLED)
 	@$(PYTHON) hack/kind with --if-built $(CLUSTER_TESTS) || { code=$$?; [ $$code -eq 77 ] || exit $$code; \
 	  echo "all cluster tests are skipped: 'make kind-up' builds a cluster once (docs/testbed.md), or set KUBECONFIG"; }
 
-kind-up: ## a kind cluster of three nodes on this machine (docs/testbed.md); SCHEDULERS=kueue,volcano,coscheduling adds these
+kind-up: ## a kind cluster of three nodes on this machine (docs/testbed.md); SCHEDULERS=kueue,volcano,coscheduling,jobset adds these
 	@SCHEDULERS="$(SCHEDULERS)" $(PYTHON) hack/kind up
 
 kind-images: ## build our images from the working tree and load what changed into that cluster

@@ -1,11 +1,11 @@
-"""Gangs of eight pods through Kueue on nodes that kwok plays, beside indexed Jobs of Kubernetes through the same queue.
+"""Gangs of eight pods through Kueue on nodes that kwok plays, beside JobSets through a queue of the same size.
 
-    make kind-up SCHEDULERS=kueue; eval "$(make -s kind-env)"
-    python benchmarks/kueue_scale.py [--jobs 1875] [--pods 8]
+    make kind-up SCHEDULERS=kueue,jobset; eval "$(make -s kind-env)"
+    python benchmarks/kueue_scale.py [--jobs 1875] [--pods 8] [--first torchyard|jobset]
 
-The queue has quota for all of them. Jobs come first: JobSet creates the same Jobs, and takes time of its own beside
-that, so they bound what JobSet with Kueue can reach. CPU is that of the whole system, as in benchmarks/scale.py. The
-latency of a gang is from its admission until its last pod exists, both as a watch of this client sees them.
+The queue has quota for all of them. CPU is that of the whole system, as in benchmarks/scale.py. The latency of a gang
+is from its admission until its last pod exists, both as a watch of this client sees them. Each peer has its own
+namespace, and everything of the first is deleted before the second begins.
 """
 
 import argparse
@@ -31,6 +31,8 @@ from whole_system import processor, quiet
 
 from torchyard.kubernetes.client.api import Api, connected
 
+PEERS = ("torchyard", "jobset")
+QUOTA = {"memory": "1000Ti", "cpu": "1000000"}
 REQUESTS = {"cpu": "1", "memory": "1Gi"}
 PLACE = {"nodeSelector": {"type": "kwok"}, "tolerations": [{"operator": "Exists"}]}
 Create = Callable[[Api, str, int, int], Awaitable[None]]
@@ -69,39 +71,50 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=1875, help="gangs")
     parser.add_argument("--pods", type=int, default=8, help="pods of each")
-    given = parser.parse_args()
+    parser.add_argument("--first", choices=PEERS, default="jobset", help="which of the two comes first")
+    options = parser.parse_args()
+    peers = {"jobset": measure_jobset, "torchyard": measure_torchyard}
     with tempfile.TemporaryDirectory() as folder:
         async with connected() as api, simulated_nodes(api, Path(folder)):
             print("| | value |\n|---|---|")
-            async with namespace(api) as name, queues(api, name, memory="1000Ti", cpu="1000000"):
-                await load(api, name, given, create_job, label="batch.kubernetes.io/job-name")
-            async with namespace(api) as name, queues(api, name, memory="1000Ti", cpu="1000000"):
-                tls = make_certificates(Path(folder) / "tls", "127.0.0.1")
-                flags = ("--schedulers", "kueue")
-                one = Operator(Path(folder), name, tls=tls, address="127.0.0.1", flags=flags)
-                try:
-                    await started(one)
-                    await load(api, name, given, submit, label="torchyard.dev/job", operator=one)
-                finally:
-                    one.stop()
+            for name in sorted(peers, key=lambda each: each != options.first):
+                await peers[name](api, options, Path(folder))
+
+
+async def measure_jobset(api: Api, options: argparse.Namespace, _: Path) -> None:
+    """Measure JobSets, of one replicated Job each."""
+    async with namespace(api) as name, queues(api, name, **QUOTA):
+        await load(api, name, options, create_jobset, label="jobset.sigs.k8s.io/jobset-name")
+
+
+async def measure_torchyard(api: Api, options: argparse.Namespace, folder: Path) -> None:
+    """Measure TrainingJobs, with an operator beside the cluster."""
+    async with namespace(api) as name, queues(api, name, **QUOTA):
+        tls = make_certificates(folder / "tls", "127.0.0.1")
+        operator = Operator(folder, name, tls=tls, address="127.0.0.1", flags=("--schedulers", "kueue"))
+        try:
+            await started(operator)
+            await load(api, name, options, submit, label="torchyard.dev/job", operator=operator)
+        finally:
+            operator.stop()
 
 
 async def load(
-    api: Api, name: str, given: argparse.Namespace, create: Create, *, label: str, operator: Operator | None = None
+    api: Api, name: str, options: argparse.Namespace, create: Create, *, label: str, operator: Operator | None = None
 ) -> None:
     """Create all gangs and print what it took until all pods exist."""
-    what, wanted, watch = "TorchYard" if operator is not None else "Job", given.jobs * given.pods, Watch(label)
+    what, pods, watch = "JobSet" if operator is None else "TorchYard", options.jobs * options.pods, Watch(label)
     async with asyncio.TaskGroup() as group:
         following = [
             group.create_task(watch.follow(api, f"{KUEUE}/namespaces/{name}/workloads", watch.see_workload)),
             group.create_task(watch.follow(api, f"/api/v1/namespaces/{name}/pods", watch.see_pod)),
         ]
         began, before = time.monotonic(), processor(pid(operator))
-        await in_parallel(lambda number: create(api, name, number, given.pods), given.jobs)
+        await in_parallel(lambda number: create(api, name, number, options.pods), options.jobs)
 
         async def all_there() -> bool:
             await asyncio.sleep(0.5)  # a list costs the API server 10 ms
-            return await count_pods(api, name) >= wanted
+            return await count_pods(api, name) >= pods
 
         await until(all_there, 3600)
         seconds, after = time.monotonic() - began, processor(pid(operator))
@@ -110,25 +123,33 @@ async def load(
             each.cancel()
     latencies = sorted(watch.latencies())
     p95 = statistics.quantiles(latencies, n=20)[-1]
-    row(f"{what}: {given.jobs} x {given.pods} pods exist after", f"{seconds:.1f} s, {wanted / seconds:.0f} pods/s")
+    row(f"{what}: {options.jobs} x {options.pods} pods exist after", f"{seconds:.1f} s, {pods / seconds:.0f} pods/s")
     row(f"{what}: admission to last pod, p50 / p95", f"{statistics.median(latencies):.2f} / {p95:.2f} s")
     row(f"{what}: whole system's CPU until then", shares(before, after))
 
 
-async def create_job(api: Api, name: str, number: int, pods: int) -> None:
-    """Create an indexed Job that Kueue starts."""
+async def create_jobset(api: Api, name: str, number: int, pods: int) -> None:
+    """Create a JobSet that Kueue starts, with the defaults that JobSet's webhook sets."""
     container = {"name": "trainer", "image": "trainer", "resources": {"requests": REQUESTS}}
+    job = {
+        "completionMode": "Indexed",
+        "completions": pods,
+        "parallelism": pods,
+        "template": {"spec": {"restartPolicy": "Never", "containers": [container], **PLACE}},
+    }
     body = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
         "metadata": {"name": f"job-{number}", "labels": {"kueue.x-k8s.io/queue-name": "team"}},
         "spec": {
             "suspend": True,
-            "completionMode": "Indexed",
-            "completions": pods,
-            "parallelism": pods,
-            "template": {"spec": {"restartPolicy": "Never", "containers": [container], **PLACE}},
+            "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+            "replicatedJobs": [{"name": "gang", "replicas": 1, "template": {"spec": job}}],
+            "startupPolicy": {"startupPolicyOrder": "AnyOrder"},
+            "successPolicy": {"operator": "All"},
         },
     }
-    await api.request("POST", f"/apis/batch/v1/namespaces/{name}/jobs", body=body)
+    await api.request("POST", f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{name}/jobsets", body=body)
 
 
 async def submit(api: Api, name: str, number: int, pods: int) -> None:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 TICKS = os.sysconf("SC_CLK_TCK")
-SYSTEM = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kueue", "kwok")
+SYSTEM = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kueue", "jobset", "kwok")
 QUIET_CORES = 0.4
 
 

@@ -40,7 +40,7 @@ TOOLS = {
     "kwok": Family("kwok", ("sigs.k8s.io/kwok/cmd/kwok",), "1 min"),
 }
 
-# Gang schedulers and queues, whose contracts are tried on the real programs.
+# Gang schedulers and queues, whose contracts are tried on the real programs, and JobSet, a peer of benchmarks.
 SCHEDULERS = {
     "kueue": Family(
         "kueue",
@@ -56,6 +56,7 @@ SCHEDULERS = {
         ("sigs.k8s.io/scheduler-plugins/cmd/scheduler", "sigs.k8s.io/scheduler-plugins/cmd/controller"),
         "7 min",
     ),
+    "jobset": Family("jobset", ("sigs.k8s.io/jobset",), "2 min"),
 }
 
 # What a node image is made of.

@@ -17,7 +17,7 @@ from shell import run, say, step, succeeds
 CONFIGURATIONS = HERE / "schedulers"
 MADE_FROM = "torchyard.dev/made-from"
 PKI = "/etc/kubernetes/pki"
-KUEUE_CERTIFICATES = ("/tmp/k8s-webhook-server/serving-certs", "/etc/kueue/metrics/certs", "/visibility")
+WEBHOOK_CERTIFICATES = "/tmp/k8s-webhook-server/serving-certs"
 
 Kubectl = Callable[..., str]
 Manifest = dict[str, Any]
@@ -28,12 +28,14 @@ class GangScheduler:
     """How a scheduler is installed.
 
     `definitions`: folders of CRDs in its module. `programs`: of its Deployment, with their arguments; each reads its
-    configuration from /config/config.yaml.
+    configuration from /config/config.yaml. `certificates`: folders in which they look for the certificate and key of
+    their servers.
     """
 
     module: str
     definitions: tuple[str, ...]
     programs: dict[str, tuple[str, ...]]
+    certificates: tuple[str, ...] = ()
 
 
 INSTALLATIONS = {
@@ -41,6 +43,7 @@ INSTALLATIONS = {
         "sigs.k8s.io/kueue",
         ("config/components/crd/bases",),
         {"kueue": ("--config=/config/config.yaml", "--zap-log-level=2")},
+        (WEBHOOK_CERTIFICATES, "/etc/kueue/metrics/certs", "/visibility"),
     ),
     "volcano": GangScheduler(
         "volcano.sh/volcano",
@@ -54,6 +57,13 @@ INSTALLATIONS = {
         "sigs.k8s.io/scheduler-plugins",
         ("config/crd/bases",),
         {"scheduler": ("--config=/config/config.yaml",), "controller": ("--qps=300", "--burst=600")},
+    ),
+    # Its webhooks are not installed: they set defaults, which the benchmark's objects have.
+    "jobset": GangScheduler(
+        "sigs.k8s.io/jobset",
+        ("config/components/crd/bases",),
+        {"jobset": ("--config=/config/config.yaml", "--zap-devel=false")},
+        (WEBHOOK_CERTIFICATES,),
     ),
 }
 
@@ -175,13 +185,11 @@ def _pod(name: str, place: str) -> Manifest:
 
 
 def _certificates(name: str) -> dict[str, tuple[str, str]]:
-    """Return by name of a volume: the file on the node, and where Kueue looks for it."""
-    if name != "kueue":
-        return {}
+    """Return by name of a volume: the file on the node, and where the program looks for it."""
     pair = {"tls.crt": f"{PKI}/apiserver.crt", "tls.key": f"{PKI}/apiserver.key"}
     return {
         f"{file.replace('.', '-')}-{number}": (source, f"{folder}/{file}")
-        for number, folder in enumerate(KUEUE_CERTIFICATES)
+        for number, folder in enumerate(INSTALLATIONS[name].certificates)
         for file, source in pair.items()
     }
 
