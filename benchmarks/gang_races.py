@@ -1,7 +1,7 @@
 """Two gangs that compete for room for one, again and again: is one ever placed in part, and when does the other wake?
 
     make kind-up SCHEDULERS=kueue,volcano,coscheduling; eval "$(make -s kind-env)"
-    python benchmarks/gang_races.py [--schedulers kueue,native,volcano,coscheduling] [--races 500] [--lanes 4]
+    python benchmarks/gang_races.py [--schedulers kueue,native] [--races 500] [--lanes 4] [--strict]
 
 Pods run on played nodes (tests/cluster/plans/kubelet.py), with the real scheduler, API server and operator. The wake is
 from the moment at which the last pod of the first gang has ended until the last pod of the other one has a node. Any
@@ -37,6 +37,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--schedulers", default="kueue,native,volcano,coscheduling", help="names")
     parser.add_argument("--races", type=int, default=500, help="with each of them")
+    parser.add_argument("--strict", action="store_true", help="queues of Kueue with the strategy StrictFIFO")
     parser.add_argument("--lanes", type=int, default=1, help="races at the same time")
     options = parser.parse_args()
     print(
@@ -52,19 +53,20 @@ async def main() -> None:
 
 async def measure(api: Api, scheduler: str, options: argparse.Namespace, folder: Path) -> None:
     """Print the row of one scheduler."""
-    start, waits = time.monotonic(), []
-    numbers = iter(range(options.races))
-    async with asyncio.TaskGroup() as group:
-        for lane_number in range(options.lanes):
-            group.create_task(races(api, scheduler, folder / str(lane_number), numbers, waits))
+    start, numbers = time.monotonic(), iter(range(options.races))
+    folders = [folder / str(number) for number in range(options.lanes)]
+    results = await asyncio.gather(*(races(api, scheduler, each, numbers, strict=options.strict) for each in folders))
+    waits = [seconds for lane_waits in results for seconds in lane_waits]
     p95 = sorted(waits)[math.ceil(0.95 * len(waits)) - 1]
     wake = f"{statistics.median(waits):.2f} / {p95:.2f} / {max(waits):.2f} s"
     took = (time.monotonic() - start) / options.races
     print(f"| {scheduler} | {len(waits)} | {wake} | 0 | {took:.1f} |", flush=True)
 
 
-async def races(api: Api, scheduler: str, folder: Path, numbers: Iterator[int], waits: list[float]) -> None:
-    """Run races in one lane until there are no more numbers, and add to `waits` the seconds until the other wakes."""
+async def races(api: Api, scheduler: str, folder: Path, numbers: Iterator[int], *, strict: bool) -> list[float]:
+    """Run races in one lane until there are no more numbers; return the seconds until the other gang wakes of each."""
+    waits = []
+    strategy = "StrictFIFO" if strict else "BestEffortFIFO"
     name, flags = f"ty-races-{secrets.token_hex(3)}", ("--schedulers", scheduler)
     tls = make_certificates(folder / "tls", "127.0.0.1")
     async with contextlib.AsyncExitStack() as stack:
@@ -72,13 +74,14 @@ async def races(api: Api, scheduler: str, folder: Path, numbers: Iterator[int], 
         one = await stack.enter_async_context(lane(api, name, tls, folder, flags))
         gangs = Gangs(one, scheduler, await served(api, scheduler))
         if scheduler == "kueue":
-            team = await stack.enter_async_context(queues(api, gangs.jobs.namespace, name))
+            team = await stack.enter_async_context(queues(api, gangs.jobs.namespace, name, strategy=strategy))
         for number in numbers:
             waits.append(await gangs.race(number))
-            print(f"\r{scheduler}: {len(waits)} races", end="", file=sys.stderr, flush=True)
+            print(f"\r{scheduler}: race {number + 1}", end="", file=sys.stderr, flush=True)
         await gangs.no_leak()
         if scheduler == "kueue":
             await team.is_free()
+    return waits
 
 
 if __name__ == "__main__":

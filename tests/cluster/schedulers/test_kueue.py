@@ -2,12 +2,13 @@
 
 import asyncio
 
-from tests.support.cluster.gangs import KUEUE, away
+from tests.support.cluster.gangs import KUEUE, QUOTA, away
 from tests.support.cluster.operators import until
 
 from torchyard.kubernetes.client.api import MERGE_PATCH
 
 TEAM = {"queue": "team"}
+BOOST = "kueue.x-k8s.io/priority-boost"
 
 
 async def test_a_gang_waits_for_quota_and_runs_where_its_flavor_says(gangs, team):
@@ -143,3 +144,48 @@ async def test_the_place_in_the_queue_is_served_by_the_api_server(api, gangs, te
         return b"positionInLocalQueue" in await api.request("GET", f"{path}/pendingworkloads")
 
     await until(has_positions, why=lambda: "no Workload has a position")
+
+
+async def test_a_job_whose_flavor_or_admission_check_is_missing_waits_with_its_name(gangs, team):
+    check = await team.admission_check()
+    await gangs.submit("job", **TEAM)
+    status = await gangs.waits("job", "WaitingForAdmissionChecks")
+    assert status["state"] == "Queued"
+    assert check in status["message"]
+    assert not await gangs.jobs.pods("job")
+    workload = (await gangs.object_of("job"))["metadata"]["name"]
+    await team.answer(workload, "Ready", "there is a node", annotations={"torchyard.dev/test": "from the check"})
+    await gangs.trains("job", 1)
+    for pod in (await gangs.jobs.pods("job")).values():
+        assert pod["metadata"]["annotations"]["torchyard.dev/test"] == "from the check"
+    await gangs.ends("job")
+    await team.edit(resourceGroups=team.groups("absent", memory=QUOTA), admissionChecksStrategy=None)
+    await gangs.submit("late", **TEAM)
+    status = await gangs.waits("late", "FlavorNotFound")
+    assert (status["state"], "absent" in status["message"]) == ("Queued", True), status["message"]
+
+
+async def test_a_quota_for_a_part_of_the_gang_starts_nothing(gangs, team):
+    await team.edit(resourceGroups=team.groups(memory="600Gi"))  # one and a half pods
+    await gangs.submit("job", **TEAM)
+    status = await gangs.waits("job", "ExceedsMaxQuota")
+    assert "maximum capacity" in status["message"]
+    assert not await gangs.jobs.pods("job")
+    assert await team.used() == 0
+    await team.edit(resourceGroups=team.groups(memory=QUOTA))
+    await gangs.trains("job", 1)
+    await gangs.ends("job")
+
+
+async def test_the_priority_boost_chooses_the_gang_that_is_preempted(api, gangs, team):
+    low, high = await team.priority("low", 10), await team.priority("high", 100)
+    for name in ("older", "newer"):
+        await gangs.submit(name, nodes=1, workloadPriorityClass=low, **TEAM)
+        await gangs.trains(name, 1)
+    workload = (await gangs.object_of("older"))["metadata"]["name"]
+    body = {"metadata": {"annotations": {BOOST: "-4"}}}
+    await api.request("PATCH", f"{gangs.objects}/{workload}", body=body, content_type=MERGE_PATCH)
+    await gangs.submit("high", nodes=1, workloadPriorityClass=high, **TEAM)
+    await gangs.waits("older", "Preempted")  # without the boost Kueue takes the one that was admitted last
+    await gangs.trains("high", 1)
+    assert (await gangs.jobs.status("newer"))["state"] == "Running"

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from tests.cluster.plans.kubelet import LABEL, placement
+from tests.cluster.plans.kubelet import LABEL, now, placement
 from tests.cluster.plans.lane import Lane
 from tests.support.cluster.operators import until
 
@@ -24,6 +24,7 @@ LARGE = {"resources": {"memory": "400Gi"}}  # of which the node holds two
 QUOTA = "800Gi"  # a gang of two
 KUEUE = f"/apis/{kueue.WORKLOAD.api_version}"
 CLUSTER_QUEUE = Kind(kueue.GROUP, "v1beta2", "ClusterQueue", "clusterqueues", namespaced=False)
+ADMISSION_CHECK = Kind(kueue.GROUP, "v1beta2", "AdmissionCheck", "admissionchecks", namespaced=False)
 KINDS = {
     "kueue": (kueue.WORKLOAD,),
     "native": native.KINDS,
@@ -161,15 +162,21 @@ class Queues:
         spec = {"nodeLabels": {LABEL: node}, "tolerations": [{"key": LABEL, "operator": "Exists"}]} if node else {}
         await self._make(kueue.FLAVOR, self.name, spec=spec)
 
-    async def cluster_queue(self, **quota: str) -> None:
+    async def cluster_queue(self, strategy: str = "BestEffortFIFO", **quota: str) -> None:
         """Create the ClusterQueue, in which a higher priority preempts. `quota`: by resource."""
-        amounts = [{"name": name, "nominalQuota": amount} for name, amount in quota.items()]
         spec = {
             "namespaceSelector": {},
-            "resourceGroups": [{"coveredResources": [*quota], "flavors": [{"name": self.name, "resources": amounts}]}],
+            "queueingStrategy": strategy,
+            "resourceGroups": self.groups(**quota),
             "preemption": {"withinClusterQueue": "LowerPriority"},
         }
         await self._make(CLUSTER_QUEUE, self.name, spec=spec)
+
+    def groups(self, flavor: str = "", **quota: str) -> list[dict[str, Any]]:
+        """Return the resource groups of a ClusterQueue with one flavor, by default that of the played node."""
+        amounts = [{"name": name, "nominalQuota": amount} for name, amount in quota.items()]
+        flavors = [{"name": flavor or self.name, "resources": amounts}]
+        return [{"coveredResources": [*quota], "flavors": flavors}]
 
     async def local_queue(self, name: str = "team") -> None:
         """Create a LocalQueue."""
@@ -205,6 +212,23 @@ class Queues:
 
         await until(gone, why=lambda: "the ClusterQueue exists")
 
+    async def admission_check(self) -> str:
+        """Require a check that only a test answers, and return its name."""
+        await self._make(ADMISSION_CHECK, self.name, spec={"controllerName": "torchyard.dev/tests"})
+        ready = {"type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": now()}
+        path = f"{KUEUE}/admissionchecks/{self.name}/status"
+        body = {"status": {"conditions": [ready]}}
+        await self.api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+        await self.edit(admissionChecksStrategy={"admissionChecks": [{"name": self.name}]})
+        return self.name
+
+    async def answer(self, workload: str, state: str, message: str, **updates: Any) -> None:
+        """Answer the check of a Workload. `updates`: of the pods of its gang."""
+        check = {"name": self.name, "state": state, "message": message, "lastTransitionTime": now()}
+        check |= {"podSetUpdates": [{"name": "gang", **updates}]} if updates else {}
+        path = f"{KUEUE}/namespaces/{self.namespace}/workloads/{workload}/status"
+        await self.api.request("PATCH", path, body={"status": {"admissionChecks": [check]}}, content_type=MERGE_PATCH)
+
     async def priority(self, level: str, value: int) -> str:
         """Create a WorkloadPriorityClass and return its name."""
         name = f"{self.name}-{level}"
@@ -224,16 +248,24 @@ class Queues:
 
 
 @contextlib.asynccontextmanager
-async def queues(api: Api, namespace: str, node: str = "", memory: str = QUOTA, **quota: str) -> AsyncIterator[Queues]:
+async def queues(
+    api: Api,
+    namespace: str,
+    node: str = "",
+    memory: str = QUOTA,
+    *,
+    strategy: str = "BestEffortFIFO",
+    **quota: str,
+) -> AsyncIterator[Queues]:
     """The flavor, a ClusterQueue and the LocalQueue `team`, which go afterwards with the classes of priority."""
     made = Queues(api, namespace)
     await made.flavor(node)
-    await made.cluster_queue(memory=memory, **quota)
+    await made.cluster_queue(strategy, memory=memory, **quota)
     await made.local_queue()
     try:
         yield made
     finally:
-        for plural in ("localqueues", "clusterqueues", "resourceflavors"):
+        for plural in ("localqueues", "clusterqueues", "resourceflavors", "admissionchecks"):
             await made.delete(plural, "team" if plural == "localqueues" else made.name)
         for level in ("low", "high"):
             await made.delete("workloadpriorityclasses", f"{made.name}-{level}")
