@@ -8,7 +8,7 @@ from tests.support.charts import NAMESPACE, ROOT, needs_helm, one, rendered
 
 from torchyard.cli.commands.cluster_checks import OPERATORS
 from torchyard.kubernetes.claim_gpus import RIGHTS as CLAIM_RIGHTS
-from torchyard.schedulers.backends import BACKENDS, OPTIONS, switched_on
+from torchyard.schedulers.backends import BACKENDS, switched_on
 from torchyard.schedulers.kueue import Kueue
 
 pytestmark = needs_helm
@@ -147,11 +147,11 @@ def test_a_scheduler_adds_its_rights_only_where_it_is_on(names):
 
 
 @pytest.mark.parametrize("names", [("kueue",), tuple(BACKENDS)], ids="+".join)
-def test_the_priority_boost_adds_one_right_and_needs_kueue(names):
+def test_the_priority_boost_adds_no_right_and_needs_kueue(names):
     boost = {"kueue": {"priorityBoost": True}}
     without, _, _ = operators(rendered({"schedulers": dict.fromkeys(names, True)}))
     documents = rendered({"schedulers": dict.fromkeys(names, True), **boost})
-    assert operators(documents)[0] - without == {("kueue.x-k8s.io", "workloads", "patch")}
+    assert operators(documents)[0] == without
     (given,) = (arg for arg in operator_arguments(documents) if arg.startswith("--schedulers="))
     assert switched_on(given.partition("=")[2].split(","))[0] == Kueue(priority_boost=True)
     with pytest.raises(ValueError, match=r"set schedulers\.kueue to true"):
@@ -169,7 +169,6 @@ def test_each_combination_of_values_adds_exactly_its_rights(kueue, boost, count)
     }
     granted = (
         *(BACKENDS["kueue"].rights if kueue else ()),
-        *(OPTIONS["kueue.priorityBoost"] if boost and kueue else ()),
         *(CLAIM_RIGHTS if count else ()),
     )
     documents = rendered(values)
@@ -238,7 +237,6 @@ def test_every_right_of_a_scheduler_is_in_the_documentation():
         (name, f"{right.resource}.{right.group}".rstrip("."), verb)
         for name, granted in {
             **{name: each.rights for name, each in BACKENDS.items()},
-            **OPTIONS,
             "resourceClaims.countGpus": CLAIM_RIGHTS,
         }.items()
         for right in granted

@@ -97,7 +97,6 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
     {"elastic": {"minNodes": 1, "maxNodes": 2}, "nodes": 3},
     {"elastic": {"minNodes": 1, "maxNodes": 2}, "nodes": 2, "spares": 1, "launcher": {"kind": "agent"}},
     {"elastic": {"minNodes": 1, "maxNodes": 2}, "nodes": 1, "parallelism": {"strategy": "single"}},
-    {"elastic": {"minNodes": 1, "maxNodes": 2}, "nodes": 1, "scheduling": {"gang": "kueue", "queue": "a"}},
     {"elastic": {"minNodes": 1, "maxNodes": 2}, "nodes": 1, "command": ["python"], "launcher": {"kind": "none"}},
     {"spares": 1, "nodes": 1, "command": ["python"], "launcher": {"kind": "none"}},
     {"spares": 64, "nodes": 1000},

@@ -32,7 +32,7 @@
 {{- if .kueue }}
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads]
-  verbs: [get, list, watch, create, delete]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [kueue.x-k8s.io]
   resources: [workloads/status]
   verbs: [patch]
@@ -42,11 +42,6 @@
 - apiGroups: [visibility.kueue.x-k8s.io]
   resources: [localqueues/pendingworkloads]
   verbs: [get]
-{{- if $.Values.kueue.priorityBoost }}
-- apiGroups: [kueue.x-k8s.io]
-  resources: [workloads]
-  verbs: [patch]
-{{- end }}
 {{- end }}
 {{- if .native }}
 - apiGroups: [scheduling.k8s.io]

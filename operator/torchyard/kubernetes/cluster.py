@@ -175,7 +175,6 @@ class KubeCluster:
             objects.schedulers,
             objects.served,
             objects.queues(namespace) if objects.schedulers else {},
-            elastic=job.spec.elastic is not None,
         )
         if not objects.discovered.is_set() and request.name != NOTHING.name:
             return msgspec.structs.replace(request, known=False)

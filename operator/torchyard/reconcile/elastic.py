@@ -2,7 +2,7 @@
 
 The members of a round are pods that are ready, in the order of their indices; other pods wait. Three sizes:
 
-- `spec.nodes` members are what the gang wants;
+- `spec.nodes` members are what the gang wants; a scheduler with quota may allow fewer (`admitted_nodes`);
 - an elastic gang trains with fewer once it has waited, down to `spec.elastic.minNodes`;
 - `spec.spares` further pods are ready, and take part in the next round if members are missing.
 
@@ -16,7 +16,7 @@ from msgspec import Struct
 from torchyard.api.launch import fewest_nodes
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.values import plural, since, span
-from torchyard.reconcile.observed import Agent, Observed, Pod, View
+from torchyard.reconcile.observed import Agent, Observed, Pod, View, admitted_nodes
 
 # The time that a larger gang saves has to be this many times what the restart costs.
 WORTH = 2.0
@@ -44,7 +44,7 @@ NONE = Resize()
 def next_members(view: View, ready: list[tuple[Pod, Agent]]) -> list[tuple[Pod, Agent]]:
     """Return the members of the next round in rank order: former members come first, since they are warm."""
     former = set(view.job.status.rendezvous.members)
-    chosen = sorted(ready, key=lambda each: (each[0].uid not in former, each[0].index))[: view.job.spec.nodes]
+    chosen = sorted(ready, key=lambda each: (each[0].uid not in former, each[0].index))[: admitted_nodes(view)]
     return sorted(chosen, key=lambda each: each[0].index)
 
 
@@ -78,7 +78,7 @@ def resize(seen: Observed, status: TrainingJobStatus) -> Resize:
     if members > spec.nodes:
         shrinks = _may_stop(seen, status, forced=True)
         return Resize(sentence=f"from {members} to {plural(spec.nodes, 'node')}, as spec.nodes says" if shrinks else "")
-    size = min(spec.nodes, members + sum(_waits(view, status, pod) for pod in seen.active.values()))
+    size = min(admitted_nodes(view), members + sum(_waits(view, status, pod) for pod in seen.active.values()))
     if size <= members:
         return Resize()
     cooled = since(status.attempts[-1].start_time, view.now) + spec.elastic.cooldown

@@ -13,14 +13,14 @@ from typing import Any, Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from torchyard.api.launch import MASTER_PORT
+from torchyard.api.launch import MASTER_PORT, fewest_nodes
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Artifact, Attempt, Batch, Cause, Images, NonFiniteMetric, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent
 from torchyard.schedulers.none import BY_OPERATOR
-from torchyard.schedulers.protocol import Request
+from torchyard.schedulers.protocol import Admission, Gang, Request
 
 PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
 AgentState = Literal["starting", "ready", "running", "stopping", "exiting"]
@@ -234,7 +234,7 @@ class Observed(Struct, frozen=True, kw_only=True):
     def desired_pods(self) -> int:
         """The number of pods that should exist, of indices from 0: the gang and its spares."""
         spec = self.view.job.spec
-        return spec.nodes + spec.spares if is_flexible(spec) else self.size
+        return admitted_nodes(self.view) + spec.spares if is_flexible(spec) else self.size
 
     @property
     def is_complete(self) -> bool:
@@ -250,6 +250,36 @@ class Observed(Struct, frozen=True, kw_only=True):
         if facts == (self.status.rendezvous, self.status.round, self.status.incarnation):
             return replace(self, status=status)
         return observe(self.view, status)
+
+
+def admission(view: View) -> Admission:
+    """Return whether pods may exist now. What is not known yet stops nothing."""
+    request = view.scheduling
+    if request.missing:
+        return Admission(pods="keep", reason=request.reason, evidence=request.missing)
+    if not request.known:
+        return Admission(pods="keep", reason=Reason.WAITING_FOR_SCHEDULER, evidence="its objects are being listed")
+    return request.scheduler.admission(gang_of(view))
+
+
+def admitted_nodes(view: View) -> int:
+    """Return the members that the gang may have now: `spec.nodes`, or fewer while an elastic gang waits for quota."""
+    spec = view.job.spec
+    if spec.elastic is None:
+        return spec.nodes
+    size = admission(view).size
+    return spec.nodes if size is None else max(fewest_nodes(spec), min(spec.nodes, size - spec.spares))
+
+
+def gang_of(view: View) -> Gang:
+    """Return what the scheduler may know of the job."""
+    return Gang(
+        job=view.job,
+        request=view.scheduling,
+        now=view.now,
+        live_pods=sum(pod.alive for pod in view.pods),
+        unplaced=any(pod.phase == "Pending" and not pod.node and not pod.deleting for pod in view.pods),
+    )
 
 
 def is_flexible(spec: TrainingJobSpec) -> bool:

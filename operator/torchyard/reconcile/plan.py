@@ -33,7 +33,7 @@ from torchyard.reconcile.actions import (
     WriteStatus,
 )
 from torchyard.reconcile.gang import empty_gang, keep_gang, leftovers
-from torchyard.reconcile.observed import Observed, View, node_loss_due, observe, with_pod_agents
+from torchyard.reconcile.observed import Observed, View, admission, node_loss_due, observe, with_pod_agents
 from torchyard.reconcile.progress import with_figures
 from torchyard.reconcile.transitions import exit_code, next_transition
 
@@ -73,7 +73,7 @@ def plan(view: View) -> Plan:
     else:
         seen_after = seen.after(status)
         if not seen_after.is_complete:
-            may_create = scheduling.admission(view).pods == "create"
+            may_create = admission(view).pods == "create"
             changes = scheduling.pod_changes(view) if may_create else None
             gang = keep_gang(seen_after, may_create=may_create, changes=changes)
             status, deletes, creates = gang.status, gang.deletes, gang.creates

@@ -30,7 +30,7 @@ from torchyard.api.status import (
     TrainingJobStatus,
 )
 from torchyard.api.values import Time, plural, since, span
-from torchyard.reconcile.observed import GpuReport, Observed, RankReport, View, is_flexible
+from torchyard.reconcile.observed import GpuReport, Observed, RankReport, View, admitted_nodes, is_flexible
 
 RETURN_SECONDS = 12.0  # how long agents may take to connect to a new operator: they try at least every ten
 MAX_NAME = 64
@@ -360,7 +360,7 @@ def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
 
 
 def _kind(view: View, before: TrainingJobStatus) -> str:
-    if before.state == State.PENDING and len(view.pods) >= view.job.spec.nodes and all(pod.node for pod in view.pods):
+    if before.state == State.PENDING and len(view.pods) >= admitted_nodes(view) and all(pod.node for pod in view.pods):
         return "pull"  # all pods are scheduled; nodes pull images and create containers
     if before.state == State.RUNNING and before.progress.stalled and not before.rendezvous.silent:
         return "stalled"

@@ -10,23 +10,13 @@ from torchyard.api.launch import fewest_nodes
 from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.status import GangStatus, State, TrainingJobStatus, is_preempted
 from torchyard.api.values import Time
-from torchyard.reconcile.observed import Observed, View
+from torchyard.reconcile.observed import Observed, View, admission, gang_of
 from torchyard.schedulers.none import BY_OPERATOR, NOTHING
-from torchyard.schedulers.protocol import Admission, Change, Gang, PodChanges
+from torchyard.schedulers.protocol import Change, PodChanges
 
 PAUSES = frozenset({Reason.SUSPENDED, Reason.PREEMPTED})  # why a round was ended by request, and its pods deleted
 CHANGES = frozenset({Reason.RESIZING, Reason.NODE_LEAVING})  # why one was ended by request, and the next one follows
 ON_REQUEST = PAUSES | CHANGES
-
-
-def admission(view: View) -> Admission:
-    """Return whether pods may exist now. What is not known yet stops nothing."""
-    request = view.scheduling
-    if request.missing:
-        return Admission(pods="keep", reason=request.reason, evidence=request.missing)
-    if not request.known:
-        return Admission(pods="keep", reason=Reason.WAITING_FOR_SCHEDULER, evidence="its objects are being listed")
-    return request.scheduler.admission(_gang(view))
 
 
 def pause_reason(view: View) -> Reason:
@@ -38,7 +28,7 @@ def pause_reason(view: View) -> Reason:
 
 def pod_changes(view: View) -> PodChanges | None:
     """Return how pods that are created now differ; None: they do not."""
-    changes = view.scheduling.scheduler.pods(_gang(view))
+    changes = view.scheduling.scheduler.pods(gang_of(view))
     return None if changes == PodChanges() else changes
 
 
@@ -62,7 +52,7 @@ def retry_due(view: View, status: TrainingJobStatus) -> float | None:
 
 
 def _changes(view: View, status: TrainingJobStatus) -> tuple[Change, ...]:
-    request, gang = view.scheduling, _gang(view)
+    request, gang = view.scheduling, gang_of(view)
     if request.missing or not request.known:
         return ()
     idle = view.job.status.state.at_rest and not gang.pods_live
@@ -114,13 +104,3 @@ def enforced_by(status: TrainingJobStatus) -> str:
     if status.gang is None:
         return "" if status.state is State.QUEUED else BY_OPERATOR.name
     return status.gang.enforced_by
-
-
-def _gang(view: View) -> Gang:
-    return Gang(
-        job=view.job,
-        request=view.scheduling,
-        now=view.now,
-        pods_live=any(pod.alive for pod in view.pods),
-        unplaced=any(pod.phase == "Pending" and not pod.node and not pod.deleting for pod in view.pods),
-    )

@@ -19,8 +19,7 @@ from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.values import Time, plural, since
 from torchyard.reconcile import elastic
 from torchyard.reconcile.gang import FUTILE, RELEASED, pause_end
-from torchyard.reconcile.observed import Agent, Observed, Pod, View, is_flexible
-from torchyard.reconcile.scheduling import admission
+from torchyard.reconcile.observed import Agent, Observed, Pod, View, admission, admitted_nodes, is_flexible
 
 # Twice as long as an overloaded API server takes to answer; a hanging webhook takes longer.
 UNANSWERED_SECONDS = 20.0
@@ -132,7 +131,7 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
     uncreated = _unanswered(view, status, held)
     if recovering and uncreated:
         return with_reason(_with_delay(status, delayed=True), state, Reason.PODS_NOT_CREATED, uncreated)
-    running = all(index in held and held[index].phase == "Running" for index in range(view.job.spec.nodes))
+    running = all(index in held and held[index].phase == "Running" for index in range(admitted_nodes(view)))
     if recovering and running and silent:
         return with_reason(_with_delay(status, delayed=True), state, Reason.AGENT_SILENT, silent)
     if recovering:
@@ -165,7 +164,7 @@ def _with_delay(status: TrainingJobStatus, *, delayed: bool) -> TrainingJobStatu
 
 def _unanswered(view: View, status: TrainingJobStatus, held: Mapping[int, Pod]) -> str:
     """Return which pods the API server has not created for some time, and why; empty: it does not fail to."""
-    nodes = view.job.spec.nodes
+    nodes = admitted_nodes(view)
     lacking = sum(index not in held for index in range(nodes))
     is_new = status.round == 0 and status.rendezvous.releases == 0 and status.state != State.RECOVERING
     # A job that was queued had no pods to be created until now.
@@ -227,7 +226,7 @@ def _what_for(pod: Pod) -> str:
 def start(view: View, status: TrainingJobStatus, gate: Barrier) -> tuple[str, float | None]:
     """Return running pods whose agents are silent or not ready, if this lasted longer than the timeout."""
     pods = [pod for pod in view.pods if pod.alive and not pod.deleting]
-    if len(pods) < view.job.spec.nodes or any(pod.phase != "Running" for pod in pods) or not gate.waiting:
+    if len(pods) < admitted_nodes(view) or any(pod.phase != "Running" for pod in pods) or not gate.waiting:
         return "", None
     late = [shortage for pod in pods if (shortage := _shortage(view, pod))]
     if not late:

@@ -2,20 +2,17 @@
 
 from collections.abc import Callable, Iterable
 
-from torchyard.schedulers import kueue_boost
 from torchyard.schedulers.coscheduling import Coscheduling
 from torchyard.schedulers.kai import Kai
 from torchyard.schedulers.kueue import Kueue
 from torchyard.schedulers.native import Native
-from torchyard.schedulers.protocol import Right, Scheduler
+from torchyard.schedulers.protocol import Scheduler
 from torchyard.schedulers.volcano import Volcano
 
 BACKENDS: dict[str, Callable[..., Scheduler]] = {
     each.name: each for each in (Kueue, Native, Volcano, Coscheduling, Kai)
 }
 PRIORITY_BOOST = "priorityBoost"
-OPTIONS: dict[str, tuple[Right, ...]] = {f"{Kueue.name}.{PRIORITY_BOOST}": kueue_boost.RIGHTS}
-"""Rights that a further value of the chart adds."""
 
 
 def switched_on(names: Iterable[str]) -> tuple[Scheduler, ...]:

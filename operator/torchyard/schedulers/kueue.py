@@ -12,10 +12,11 @@ from msgspec import Struct
 
 from torchyard.api.reasons import Reason
 from torchyard.api.values import Time
-from torchyard.schedulers import kueue_boost, kueue_topology
+from torchyard.schedulers import kueue_boost, kueue_slices, kueue_topology
 from torchyard.schedulers.protocol import (
     Admission,
     Change,
+    DeleteObject,
     Gang,
     GangObject,
     GivesBack,
@@ -26,7 +27,6 @@ from torchyard.schedulers.protocol import (
     PodChanges,
     Right,
     Source,
-    delete,
     ensure,
 )
 
@@ -84,6 +84,7 @@ class Kueue(Struct, frozen=True):
     )
     rights: ClassVar[tuple[Right, ...]] = (
         Right(GROUP, "workloads", ("list", "watch", "get", "create", "delete")),
+        *kueue_slices.RIGHTS,
         Right(GROUP, "workloads/status", ("patch",)),
         Right(GROUP, LOCAL_QUEUE.plural, ("list", "watch")),
         # The place in the queue, and the quota that is free.
@@ -100,19 +101,24 @@ class Kueue(Struct, frozen=True):
 
     def ask(self, gang: Gang) -> tuple[Change, ...]:
         """Create the Workload; one that is finished, although the job is not, is replaced."""
-        there = gang.object
+        there = kueue_slices.current(gang)
         if there is not None and there.condition("Finished").holds:
-            return () if gang.pods_live else delete(gang, REPLACED)
+            return () if gang.pods_live else _delete(there, REPLACED)
         if isinstance(_priority(gang), str):
             return ()
-        if not self.priority_boost:
-            return ensure(gang, _spec(gang), {JOB_UID: gang.job.metadata.uid})
-        changes = ensure(gang, _spec(gang), {JOB_UID: gang.job.metadata.uid}, kueue_boost.of_new_workload())
-        return changes if changes or there is None else kueue_boost.changes(gang, there)
+        labels = {JOB_UID: gang.job.metadata.uid}
+        annotations = kueue_boost.of_new_workload() if self.priority_boost else {}
+        if gang.job.spec.elastic is None:
+            changes = ensure(gang, _spec(gang), labels, annotations)
+        else:
+            changes = kueue_slices.ask(gang, _spec(gang), labels, annotations)
+        if changes or there is None or not self.priority_boost:
+            return changes
+        return kueue_boost.changes(gang, there)
 
     def admission(self, gang: Gang) -> Admission:
         """Return that pods may exist while the Workload is admitted and not evicted."""
-        there = gang.object
+        there = kueue_slices.current(gang)
         missing_class = _priority(gang) if there is None else None
         if isinstance(missing_class, str):
             return _waits(Reason.MISSING_PRIORITY_CLASS, missing_class, f"{missing_class} does not exist")
@@ -122,7 +128,7 @@ class Kueue(Struct, frozen=True):
 
     def pods(self, gang: Gang) -> PodChanges:
         """Return node labels and tolerations of the assigned flavors, and what admission checks ask for."""
-        there = gang.object
+        there = kueue_slices.current(gang)
         if there is None:
             return PodChanges()
         flavors = [_flavors(gang).get(name, {}) for name in _flavor_names(there)]
@@ -147,17 +153,18 @@ class Kueue(Struct, frozen=True):
 
     def give_back(self, gang: Gang, why: GivesBack) -> tuple[Change, ...]:
         """Take back `QuotaReserved` after an eviction, finish the Workload at the end, delete it at a suspension."""
-        there = gang.object
+        there = kueue_slices.current(gang)
         if there is None or there.deleting:
             return ()
         if why == "suspended":
-            return delete(gang, "the job is suspended")
+            return (*kueue_slices.forget(gang, "the job is suspended"), *_delete(there, "the job is suspended"))
         if there.condition("Finished").holds:
-            return delete(gang, REPLACED) if why == "preempted" else ()
+            return _delete(there, REPLACED) if why == "preempted" else ()
         if why == "ended":
             ended = gang.job.status
             end = ("Finished", "True", "Failed" if ended.state == "Failed" else "Succeeded", ended.message)
-            return (_patch(gang, there, [end], "the job is over"),)
+            finish = _patch(gang, there, [end], "the job is over")
+            return (*kueue_slices.forget(gang, "the job is over"), finish)
         if not there.condition("QuotaReserved").holds:
             return ()
         evicted = there.condition("Evicted")
@@ -196,6 +203,10 @@ def _priority(gang: Gang) -> int | str | None:
     return int(found.at("value") or 0) if found is not None else f"{kind.kind} {name}"
 
 
+def _delete(there: GangObject, why: str) -> tuple[Change, ...]:
+    return (DeleteObject(kind=there.kind, name=there.name, uid=there.uid, why=why),)
+
+
 def _waits(reason: Reason, evidence: str, message: str = "") -> Admission:
     return Admission(pods="keep", admitted=False, reason=reason, evidence=evidence, message=message)
 
@@ -228,7 +239,12 @@ def _granted(gang: Gang, there: GangObject) -> Admission:
     if unknown:
         names = ", ".join(unknown)
         return _waits(Reason.FLAVOR_NOT_FOUND, names, f"ResourceFlavor {names} does not exist")
-    return Admission(admitted=True, message=f"queue {queue}: quota is reserved in cluster queue {cluster_queue}")
+    message = f"queue {queue}: quota is reserved in cluster queue {cluster_queue}"
+    if gang.job.spec.elastic is None:
+        return Admission(admitted=True, message=message)
+    return Admission(
+        admitted=True, message=message + kueue_slices.shortage(gang, there), size=kueue_slices.count(there)
+    )
 
 
 def _without_quota(there: GangObject, condition: ObjectCondition) -> Admission:

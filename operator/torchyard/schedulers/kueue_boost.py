@@ -9,11 +9,10 @@ it in turn.
 from torchyard.api.resource import GROUP as OURS
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.values import Time, since
-from torchyard.schedulers.protocol import Change, Gang, GangObject, PatchObject, Right
+from torchyard.schedulers.protocol import Change, Gang, GangObject, PatchObject
 
 BOOST = "kueue.x-k8s.io/priority-boost"
 BOOST_TIME = f"{OURS}/priority-boost-time"  # when the boost was last changed
-RIGHTS = (Right("kueue.x-k8s.io", "workloads", ("patch",)),)
 LOWEST = -4
 # Seconds of training that a preemption would lose, and the boost below them; 0 above the last one.
 LEVELS = ((60.0, LOWEST), (300.0, -3), (900.0, -2), (3600.0, -1))

@@ -23,15 +23,15 @@ MAX_LEVEL = 63  # characters of a level in a Workload
 def requested(gang: Gang, flavors: Iterable[Manifest]) -> Manifest:
     """Return `topologyRequest` of the pod set; empty: no flavor has a topology with the level that the job names.
 
-    Without such a topology the pods keep the pod affinity that they have without Kueue. Kueue takes one level: if the
-    job names both, `preferred` stays pod affinity.
+    Kueue places no slices of an elastic gang by a topology. Without one the pods keep the pod affinity that they have
+    without Kueue. Kueue takes one level: if the job names both, `preferred` stays pod affinity.
 
     Args:
         gang: of the job.
         flavors: the specs of all flavors.
     """
     level = _level(gang.job.spec.scheduling.topology)
-    if level is None or not _exists(gang, flavors, level[1]):
+    if level is None or gang.job.spec.elastic is not None or not _exists(gang, flavors, level[1]):
         return {}
     return {level[0]: level[1], "podIndexLabel": INDEX}
 

@@ -73,8 +73,6 @@ def choose(
     switched_on: Sequence[Scheduler],
     served: Mapping[str, Kind],
     queues: Mapping[str, Collection[str]],
-    *,
-    elastic: bool = False,
 ) -> Request:
     """Return the scheduler of a job.
 
@@ -85,7 +83,6 @@ def choose(
         served: by name of the scheduler, the kind of its object that the API server has.
         queues: by name of a scheduler that has a kind of queue, the queues that the job may name; a scheduler that is
             not in it has not listed them yet.
-        elastic: whether the number of pods may change.
     """
     if scheduling.gang == "none":
         return Request(name=NOTHING.name, scheduler=NOTHING)
@@ -96,7 +93,7 @@ def choose(
         return _without(scheduling, ())
     if enforced_by not in {"", BY_OPERATOR.name}:
         return _named(enforced_by, known, served)
-    suitable = [each for each in switched_on if each.name in served and _suits(each, scheduling, elastic=elastic)]
+    suitable = [each for each in switched_on if each.name in served and _suits(each, scheduling)]
     for each in suitable:
         kind = served[each.name]
         if scheduling.queue is None or each.queue_kind is None or scheduling.queue in queues.get(each.name, ()):
@@ -106,9 +103,7 @@ def choose(
     return _without(scheduling, suitable)
 
 
-def _suits(scheduler: Scheduler, scheduling: Scheduling, *, elastic: bool) -> bool:
-    if elastic and scheduler.queues == "required":
-        return False  # a queue without which nothing runs reserves quota for a fixed number of pods
+def _suits(scheduler: Scheduler, scheduling: Scheduling) -> bool:
     return scheduler.queues != ("none" if scheduling.queue is not None else "required")
 
 

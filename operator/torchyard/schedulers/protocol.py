@@ -154,7 +154,8 @@ class Admission(Struct, frozen=True, kw_only=True):
     """Whether pods may exist, and why not.
 
     `admitted`: whether the gang has what it asked for; None: when all pods have a node. `message`: one sentence for
-    `status.gang`. `reason` and `evidence`: of the waiting job, if pods may not be created.
+    `status.gang`. `reason` and `evidence`: of the waiting job, if pods may not be created. `size`: how many pods of an
+    elastic gang may exist, spares included; None: as many as the job asks for.
     """
 
     pods: Pods = "create"
@@ -162,6 +163,7 @@ class Admission(Struct, frozen=True, kw_only=True):
     message: str = ""
     reason: Reason = NO_REASON
     evidence: str = ""
+    size: int | None = None
 
 
 class QueuePosition(Struct, frozen=True, kw_only=True):
@@ -211,10 +213,15 @@ class Gang(Struct, frozen=True, kw_only=True):
     request: Request
     now: float = 0.0
     """Unix seconds."""
-    pods_live: bool = False
-    """Whether processes of a pod may still run."""
+    live_pods: int = 0
+    """Pods whose processes may still run."""
     unplaced: bool = False
     """Whether a pod waits for a node."""
+
+    @property
+    def pods_live(self) -> bool:
+        """Whether processes of a pod may still run."""
+        return self.live_pods > 0
 
     @property
     def name(self) -> str:
@@ -276,15 +283,26 @@ def create(
     spec: Manifest,
     labels: Mapping[str, str] | None = None,
     annotations: Mapping[str, str] | None = None,
+    *,
+    name: str = "",
 ) -> CreateObject:
-    """Return the action that creates the job's object; `kubernetes` adds namespace, owner and labels of the job."""
+    """Return the action that creates an object of the job; `kubernetes` adds namespace, owner and labels of the job.
+
+    Args:
+        gang: of the job.
+        kind: of the object.
+        spec: of the object; its digest becomes an annotation, unless `annotations` have one.
+        labels: further labels.
+        annotations: further annotations.
+        name: its name; empty: that of the job's only object.
+    """
     metadata: Manifest = {
-        "name": gang.name,
-        "annotations": {**(annotations or {}), DIGEST: digest(spec)},
+        "name": name or gang.name,
+        "annotations": {DIGEST: digest(spec), **(annotations or {})},
         "labels": dict(labels or {}),
     }
     manifest = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata, "spec": spec}
-    return CreateObject(kind=kind, name=gang.name, manifest=manifest)
+    return CreateObject(kind=kind, name=metadata["name"], manifest=manifest)
 
 
 def ensure(

@@ -368,15 +368,6 @@ RELIABILITY: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="elastic",
-        what="a Workload of Kueue has the quota of a fixed number of pods",
-        fix="use another value of scheduling.gang, or remove elastic",
-        holds=lambda spec: spec.elastic is None or spec.scheduling.gang != "kueue",
-        cel="!has(self.elastic) || self.scheduling.gang != 'kueue'",
-        reads=("scheduling.gang",),
-    ),
-    Rule(
-        scope="",
-        field="elastic",
         what="strategy single requires exactly one process",
         fix="use parallelism.strategy auto, ddp, fsdp or hsdp, or remove elastic",
         holds=lambda spec: spec.elastic is None or spec.parallelism.strategy != "single" or spec.elastic.max_nodes == 1,
