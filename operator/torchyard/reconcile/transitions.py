@@ -19,6 +19,7 @@ from torchyard.reconcile.observed import (
     Observed,
     Pod,
     View,
+    admission,
     cannot_start,
     counts_for_index,
     is_flexible,
@@ -27,7 +28,7 @@ from torchyard.reconcile.observed import (
 from torchyard.reconcile.progress import counts_from_start, running, step_age
 from torchyard.reconcile.restart_policy import decide_restart
 from torchyard.reconcile.rounds import answer, silent_start_due, started
-from torchyard.reconcile.scheduling import CHANGES, ON_REQUEST, PAUSES, admission, pause_reason
+from torchyard.reconcile.scheduling import CHANGES, ON_REQUEST, PAUSES, pause_reason
 from torchyard.reconcile.waiting import with_pending_reason
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
