@@ -107,6 +107,8 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
     {"command": ["python"], "launcher": {"kind": "none"}, "health": {"stall": "5m"}},
     {"command": ["python"], "launcher": {"kind": "none"}, "workingDir": "a"},
     {"command": ["python"], "launcher": {"kind": "none"}},
+    *({"code": code} for code in ({}, {"path": "."}, {"digest": "ab" * 32, "parts": 2})),
+    {"command": ["python"], "launcher": {"kind": "none"}, "code": {"path": "."}},
     {"metrics": {"patterns": ["loss=(?P<loss>[0-9.]+)"]}},
     {"checkpoint": {"interval": {"steps": 5}, "volume": {"claim": "c"}}},
     {"envFrom": [{"configMap": "a"}]},

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, field
 
 from torchyard.api.names import MAX_NODES
+from torchyard.api.spec_code import Code
 from torchyard.api.spec_placement import Elastic, Gpu, Resources, Scheduling, Volume
 from torchyard.api.spec_reliability import Checkpoint, Health, Preflight, Restart
 from torchyard.api.spec_workload import (
@@ -74,6 +75,7 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         Annotated[str, Meta(pattern=TEXT_PATTERN, min_length=1, max_length=MAX_SCRIPT_BYTES)] | None,
         doc("Inline Python source, run with torchrun on every node (at most 60 KiB)."),
     ] = None
+    code: Annotated[Code | None, doc("Code that travels with the job; its folder is the working directory.")] = None
     nodes: Annotated[int, Meta(ge=1, le=MAX_NODES, description="Pods of the gang.")] = 1
     gpus_per_node: Annotated[int, Meta(ge=0, le=64, description="GPUs that each pod requests.")] = 0
     procs_per_node: Annotated[

@@ -55,6 +55,8 @@ FIXED: tuple[Fixed, ...] = (
             "env",
             "envFrom",
             "workingDir",
+            "code.digest",
+            "code.parts",
             "elastic",
             "spares",
             "gpusPerNode",
@@ -101,6 +103,10 @@ NOT_OF_A_POD = frozenset(
 )
 # May change at any time; every other field of this version is fixed.
 FREE = (
+    "code.path",
+    "code.commit",
+    "code.branch",
+    "code.diff",
     "restart",
     "health.startTimeout",
     "health.pendingTimeout",

@@ -1,0 +1,58 @@
+"""A folder as a bundle, and what is printed of it."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from torchyard.api.values import size
+from torchyard.client.bundle.archive import archive
+from torchyard.client.bundle.contents import CodeFile, Sized, contents, digest, largest, same_but_for_case
+from torchyard.client.bundle.listing import listing
+from torchyard.client.bundle.provenance import Provenance, provenance
+
+_SHOWN = 5
+
+
+class Bundle(NamedTuple):
+    """The code of a job, ready to travel."""
+
+    digest: str
+    files: list[CodeFile]
+    left_out: list[str]
+    provenance: Provenance
+
+    @property
+    def total(self) -> int:
+        """Bytes of all files."""
+        return sum(len(file.data) for file in self.files)
+
+    def archived(self) -> bytes:
+        """Return the archive. Raises `TorchYardError` where it is too large to travel."""
+        return archive(self.files)
+
+    def sentences(self) -> list[str]:
+        """Return what every submission prints: files, size, the largest ones, what was left out, and warnings."""
+        sized = [Sized(file.path, len(file.data)) for file in self.files]
+        count = f"{len(sized):,} {'file' if len(sized) == 1 else 'files'}"
+        lines = [f"code: {count}, {size(self.total)}, largest: {largest(sized)}; digest {self.digest[:12]}"]
+        if self.left_out:
+            more = len(self.left_out) - _SHOWN
+            shown = ", ".join(map(_printable, self.left_out[:_SHOWN])) + (f" and {more:,} more" if more > 0 else "")
+            lines.append(f"code: left out: {shown}")
+        for one, other in same_but_for_case(file.path for file in self.files):
+            lines.append(f"code: {one} and {other} are one file where the file system ignores case")
+        return lines
+
+
+def bundle_of(folder: Path) -> Bundle:
+    """Return a folder as a bundle.
+
+    Raises:
+        TorchYardError: it cannot travel, as one sentence that names the file and what to do.
+    """
+    found = listing(folder)
+    files = contents(folder, found.paths)
+    return Bundle(digest(files), files, found.left_out, provenance(folder))
+
+
+def _printable(path: str) -> str:
+    return path if path.isprintable() else repr(path)

@@ -1,0 +1,206 @@
+"""Which files of a folder travel: those that git does not ignore, edited by `.torchyardignore`.
+
+Without git the same files are found: `.gitignore` files are read here, too.
+"""
+
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from torchyard.client.errors import TorchYardError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
+
+IGNORE_FILE = ".torchyardignore"
+CACHES = (
+    ".git", ".venv", "venv", "__pycache__", "node_modules", ".mypy_cache", ".ruff_cache", ".pytest_cache",
+    "*.egg-info", ".torchyard",
+)  # fmt: skip
+"""Never part of a bundle unless git tracks them or `.torchyardignore` names them with `!`."""
+MAX_WALKED = 200_000
+_GIT = ("git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")
+_SECONDS = 60
+_SUBMODULE = "160000 "
+_LOCATIONS = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+
+
+class Listing(NamedTuple):
+    """The files of a folder that travel."""
+
+    paths: list[str]
+    """Relative to the folder, sorted by bytes. A nested repository is one path, with a slash at its end."""
+    left_out: list[str]
+    """Files and folders (with a slash at the end) that do not travel."""
+
+
+def listing(folder: Path) -> Listing:
+    """Return the files of a folder that travel, and what is left out.
+
+    Raises:
+        TorchYardError: the folder cannot be listed, or a pattern of `.torchyardignore` is invalid.
+    """
+    if not folder.is_dir():
+        raise TorchYardError(f"code: {folder} is not a folder", "give the folder that holds your code")
+    by_git = _of_git(folder)
+    found = by_git if by_git is not None else _of_walk(folder)
+    edited = _edited(folder, found)
+    return Listing(sorted(edited.paths, key=os.fsencode), sorted(edited.left_out, key=os.fsencode))
+
+
+def git(folder: Path, *words: str) -> bytes | None:
+    """Return what a git command prints; None: it failed, or there is no git."""
+    environment = {name: value for name, value in os.environ.items() if name not in _LOCATIONS}
+    try:
+        done = subprocess.run(
+            [*_GIT, *words],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _of_git(folder: Path) -> Listing | None:
+    """List a folder of a repository; None: there is no git, or the repository around it ignores the whole folder."""
+    others = ("ls-files", "-z", "--others", "--exclude-standard", *(f"--exclude={name}" for name in CACHES))
+    tracked = git(folder, "ls-files", "-z", "--cached", "--stage")
+    untracked = git(folder, *others)
+    if not tracked and not untracked:
+        return None
+    staged = (record.partition("\t") for record in _split(tracked or b""))
+    paths = {f"{path}/" if modes.startswith(_SUBMODULE) else path for modes, _, path in staged}
+    ignored = git(folder, *others, "--ignored", "--directory")
+    return Listing([*paths.union(_split(untracked or b""))], _split(ignored or b""))
+
+
+def _split(output: bytes) -> list[str]:
+    return [os.fsdecode(each) for each in output.split(b"\0") if each]
+
+
+def _of_walk(folder: Path) -> Listing:
+    """List a folder without git, as git would: with the `.gitignore` files of each folder."""
+    paths: list[str] = []
+    left_out: list[str] = []
+    caches = _patterns(CACHES, "")
+    rules: dict[str, list[tuple[str, GitIgnoreSpec]]] = {"": [("", caches)]}
+    for below, names, folders in _walk(folder):
+        active = rules.pop(below)
+        if ".gitignore" in names:
+            active = [*active, (below, _read(folder / below / ".gitignore"))]
+        for name in names:
+            path = f"{below}{name}"
+            (left_out if _ignored(path, active) else paths).append(path)
+        for name in [*folders]:
+            path = f"{below}{name}/"
+            if _ignored(path, active):
+                left_out.append(path)
+                folders.remove(name)
+            elif os.path.lexists(folder / path / ".git"):  # a nested repository, which git lists as one path
+                paths.append(path)
+                folders.remove(name)
+            else:
+                rules[path] = active
+    return Listing(paths, left_out)
+
+
+def _walk(folder: Path, below: str = "") -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield each folder: its path with a slash at the end, names that are no folders, and folders to enter."""
+    pending, seen = [below], 0
+    while pending:
+        current = pending.pop()
+        names: list[str] = []
+        folders: list[str] = []
+        try:
+            with os.scandir(folder / current) as entries:
+                for entry in entries:
+                    (folders if entry.is_dir(follow_symlinks=False) else names).append(entry.name)
+        except OSError as error:
+            where = folder / current
+            raise TorchYardError(
+                f"code: {where} cannot be read ({error.strerror})", f"add it to {IGNORE_FILE}"
+            ) from error
+        seen += len(names) + len(folders)
+        if seen > MAX_WALKED:
+            what = f"code: {folder} has more than {MAX_WALKED:,} files"
+            raise TorchYardError(what, f"give the folder that holds your code, or leave folders out by {IGNORE_FILE}")
+        yield current, names, folders
+        pending += [f"{current}{name}/" for name in folders]
+
+
+def _ignored(path: str, rules: Sequence[tuple[str, "GitIgnoreSpec"]]) -> bool:
+    """Return whether the last pattern that matches says so; rules of deeper folders come later."""
+    for below, spec in reversed(rules):
+        verdict = spec.check_file(path[len(below) :]).include
+        if verdict is not None:
+            return verdict
+    return False
+
+
+def _edited(folder: Path, found: Listing) -> Listing:
+    """Apply `.torchyardignore`, the last word: it leaves files out, and `!pattern` brings ignored ones back."""
+    file = folder / IGNORE_FILE
+    if not os.path.lexists(file):
+        return found
+    spec = _read(file)
+    paths = [path for path in found.paths if not spec.check_file(path).include]
+    left_out = [*found.left_out, *set(found.paths).difference(paths)]
+    starts = _literal_starts(file)
+    if not starts:
+        return Listing(paths, left_out)
+    again = [path for path in _files_below(folder, left_out, starts) if spec.check_file(path).include is False]
+    return Listing([*{*paths, *again}], [path for path in left_out if path not in set(again)])
+
+
+def _literal_starts(file: Path) -> list[str]:
+    """Return how the paths begin that `!pattern` may bring back, up to the first wildcard; empty text: any path."""
+    lines = (line.strip() for line in file.read_text("utf-8", "surrogateescape").splitlines())
+    return [_literal(line[1:]) for line in lines if line.startswith("!")]
+
+
+def _literal(pattern: str) -> str:
+    if "/" not in pattern.rstrip("/"):
+        return ""  # matches at any depth
+    cut = next((place for place, letter in enumerate(pattern) if letter in "*?[\\"), len(pattern))
+    return pattern[:cut].removeprefix("/")
+
+
+def _files_below(folder: Path, left_out: Sequence[str], starts: Sequence[str]) -> Iterator[str]:
+    """Yield the left out files whose paths may begin so; folders that no pattern can reach are not entered."""
+
+    def reachable(path: str) -> bool:
+        return any(path.startswith(start) or start.startswith(path) for start in starts)
+
+    for path in left_out:
+        if not reachable(path) or path == ".git/":
+            continue
+        if not path.endswith("/"):
+            yield path
+            continue
+        for below, names, folders in _walk(folder, path):
+            yield from (f"{below}{name}" for name in names)
+            folders[:] = [name for name in folders if reachable(f"{below}{name}/")]
+
+
+def _read(file: Path) -> "GitIgnoreSpec":
+    try:
+        lines = file.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError as error:
+        raise TorchYardError(f"code: {file} cannot be read ({error.strerror})", "make it readable") from error
+    return _patterns(lines, str(file))
+
+
+def _patterns(lines: Sequence[str], file: str) -> "GitIgnoreSpec":
+    from pathspec import GitIgnoreSpec
+
+    try:
+        return GitIgnoreSpec.from_lines(lines)
+    except ValueError as error:
+        raise TorchYardError(f"code: {file}: {error}", "write patterns as in a .gitignore file") from error
