@@ -25,7 +25,7 @@ from torchyard.kubernetes.gang_writes import manifest
 from torchyard.kubernetes.kueue_queues import KueueQueues
 from torchyard.reconcile.plan import plan
 from torchyard.schedulers.kueue import FLAVOR, LOCAL_QUEUE, POD_PRIORITY, WORKLOAD, WORKLOAD_PRIORITY, Kueue
-from torchyard.schedulers.protocol import CreateObject, QueuePosition, object_name
+from torchyard.schedulers.protocol import CreateObject, ObjectCondition, QueuePosition, object_name
 
 GPU = "nvidia.com/gpu"
 NAMESPACE = "default"
@@ -129,7 +129,7 @@ async def test_a_waiting_job_has_its_place_and_a_time_by_the_forecasts_of_runnin
         assert bench.queues.position(first.metadata.uid) == QueuePosition(position=1, start=START + 600)
         assert bench.queues.position(second.metadata.uid) == QueuePosition(position=3, uncounted=1, start=START + 5400)
         assert sorted(bench.changed) == [first.key, second.key]
-        assert bench.reads == [PENDING, CLUSTER_QUEUE], "one queue costs two calls, however many jobs wait"
+        assert bench.reads == [CLUSTER_QUEUE, PENDING], "one queue costs two calls, however many jobs wait"
         await bench.queues.look()
         assert len(bench.changed) == 2, "nothing has changed"
 
@@ -142,6 +142,20 @@ async def test_quota_that_is_free_counts():
     async with bench.followed():
         await bench.queues.look()
     assert bench.queues.position(waiting.metadata.uid) == QueuePosition(position=1, start=START + 600)
+
+
+async def test_a_job_learns_that_its_queue_is_not_active_even_without_the_visibility_api():
+    waiting = job("waiting")
+    bench = Bench((waiting, 4))
+    bench.quota(8, 0)
+    missing = {"type": "Active", "status": "False", "reason": "FlavorNotFound", "message": "missing: h100"}
+    bench.server.objects[CLUSTER_QUEUE]["status"]["conditions"] = [missing]
+    async with bench.followed():
+        await bench.queues.look()
+        assert bench.queues.condition(waiting) == ObjectCondition("False", "FlavorNotFound", "missing: h100")
+        assert bench.changed == [waiting.key]
+        await bench.queues.look()
+        assert bench.changed == [waiting.key]
 
 
 async def test_without_the_visibility_api_there_is_no_place_and_no_trouble(caplog):

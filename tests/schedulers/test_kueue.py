@@ -9,6 +9,7 @@ from torchyard.api.spec_placement import Scheduling
 from torchyard.reconcile.actions import CreateObject, CreatePod, DeleteObject, PatchObject
 from torchyard.reconcile.plan import plan
 from torchyard.schedulers.kueue import Kueue
+from torchyard.schedulers.protocol import Gang, ObjectCondition
 
 
 def queued(nodes=2, **scheduling):
@@ -226,3 +227,18 @@ def test_a_flavor_that_is_not_there_holds_the_pods_back():
     world.sources = SOURCES
     world.settle()
     assert len(world.pods) == 2
+
+
+def test_a_queue_that_is_not_ready_says_what_it_lacks():
+    world = queued()
+    with_status(world, {"QuotaReserved": (False, "Inadmissible", "ClusterQueue gpus is inactive")})
+    for active, reason in (
+        (ObjectCondition(), "QueueStopped"),
+        (ObjectCondition("False", "Stopped", "is stopped"), "QueueStopped"),
+        (ObjectCondition("False", "FlavorNotFound", "references missing ResourceFlavor(s): h100."), "FlavorNotFound"),
+        (ObjectCondition("False", "TopologyNotFound", "there is no Topology racks"), "QueueMisconfigured"),
+    ):
+        request = replace(world.scheduling(), queue_condition=active)
+        verdict = Kueue().admission(Gang(job=world.job, request=request))
+        assert (verdict.pods, verdict.reason) == ("keep", reason)
+        assert active.message in verdict.evidence

@@ -359,7 +359,10 @@ class Reason(TableEnum):
         admits=False,
     )
     QUEUE_STOPPED = _waiting(
-        "QueueStopped", "the queue is stopped", "the job starts once the administrator starts the queue", admits=False
+        "QueueStopped",
+        "the queue is stopped or not ready",
+        "the job starts once the administrator starts or completes the queue",
+        admits=False,
     )
     QUEUE_MISCONFIGURED = _waiting(
         "QueueMisconfigured",

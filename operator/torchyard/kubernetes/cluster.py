@@ -187,6 +187,7 @@ class KubeCluster:
             sources=objects.sources(request.scheduler, namespace),
             template=pod_template(job, self.site),
             queue_position=self._queues.position(job.metadata.uid),
+            queue_condition=self._queues.condition(job),
         )
 
     def report_forged(self) -> None:

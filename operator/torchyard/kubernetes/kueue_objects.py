@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from torchyard.api.values import amount
 from torchyard.schedulers.kueue import VISIBILITY, WORKLOAD
-from torchyard.schedulers.protocol import GangObject
+from torchyard.schedulers.protocol import GangObject, ObjectCondition
 
 API = f"/apis/{WORKLOAD.api_version}"
 _log = logging.getLogger(__name__)
@@ -108,10 +108,18 @@ class ClusterQueueSpec(_Read, frozen=True, kw_only=True):
     resource_groups: list[_Group] | None = None
 
 
+class _Condition(_Read, frozen=True, kw_only=True):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+
+
 class ClusterQueueStatus(_Read, frozen=True, kw_only=True):
-    """What Workloads hold of the quotas, and how many wait."""
+    """What Workloads hold of the quotas, how many wait, and whether the queue is active."""
 
     pending_workloads: int = 0
+    conditions: list[_Condition] | None = None
     flavors_reservation: list[_Flavor] | None = None
 
 
@@ -120,6 +128,11 @@ class ClusterQueue(_Read, frozen=True, kw_only=True):
 
     spec: ClusterQueueSpec = ClusterQueueSpec()
     status: ClusterQueueStatus = ClusterQueueStatus()
+
+    def active(self) -> ObjectCondition:
+        """Return the condition that says whether the queue admits Workloads."""
+        listed = (each for each in self.status.conditions or () if each.type == "Active")
+        return next((ObjectCondition(each.status, each.reason, each.message) for each in listed), ObjectCondition())
 
     def quota(self) -> dict[str, Decimal]:
         """Return the nominal quota over all flavors."""

@@ -23,12 +23,13 @@ from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
 from torchyard.kubernetes.kueue_objects import Pending, amounts, requested
 from torchyard.reconcile.ports import Key, Unavailable
 from torchyard.schedulers.kueue import LOCAL_QUEUE, POD_SET, Kueue
-from torchyard.schedulers.protocol import GangObject, QueuePosition, object_name
+from torchyard.schedulers.protocol import GangObject, ObjectCondition, QueuePosition, object_name
 from torchyard.schedulers.queue_estimate import Amounts, ClusterQueue, Holder, Waiting, queue_positions
 
 LOOK_SECONDS = 30.0
 MAX_QUEUES = 50  # that are read at a time; the others keep their last answer until their turn
 MAX_PENDING = 1000  # Workloads of a LocalQueue that are read
+NOTHING = ObjectCondition()
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _Name = tuple[str, str]  # namespace and name of a LocalQueue
@@ -53,11 +54,18 @@ class KueueQueues:
         self._pending: dict[_Name, dict[str, int]] = {}  # names of Workloads -> place in the ClusterQueue, from 0
         self._cluster_queues: dict[_Name, str] = {}
         self._free: dict[str, Amounts] = {}
+        self._active: dict[str, ObjectCondition] = {}  # by name of a ClusterQueue
         self._trouble = ""
 
     def position(self, job_uid: str) -> QueuePosition | None:
         """Return the place of a job as it was last seen; None: it does not wait, or Kueue does not tell."""
         return self._positions.get(job_uid)
+
+    def condition(self, job: TrainingJob) -> ObjectCondition:
+        """Return whether the ClusterQueue of a job is active, as it was last seen; empty: it is not known."""
+        if not self._active or job.spec.scheduling.queue is None:
+            return NOTHING
+        return self._active.get(self._cluster_queue((job.metadata.namespace, job.spec.scheduling.queue)), NOTHING)
 
     async def run(self) -> None:
         """Ask until cancelled; without Kueue there is nothing to ask."""
@@ -70,7 +78,7 @@ class KueueQueues:
 
     async def look(self) -> None:
         """Read the queues that jobs wait in, and notify the jobs whose place has changed."""
-        waiting = self._waiting()
+        waiting, active = self._waiting(), dict(self._active)
         try:
             for queue in self._next(waiting):
                 try:
@@ -83,7 +91,7 @@ class KueueQueues:
                 self._trouble = str(error)
                 _log.warning("places in the queues of Kueue are not known: %s", error)
             self._pending.clear()
-        self._take(waiting)
+        self._take(waiting, active)
 
     # What is asked.
 
@@ -98,9 +106,9 @@ class KueueQueues:
         if not of:
             self._pending.pop(queue, None)
             return
-        pending = await self._get(kueue_objects.pending_path(*queue), Pending, {"limit": str(MAX_PENDING)})
         known = await self._get(kueue_objects.cluster_queue_path(of), kueue_objects.ClusterQueue)
-        self._free[of] = known.free()
+        self._free[of], self._active[of] = known.free(), known.active()
+        pending = await self._get(kueue_objects.pending_path(*queue), Pending, {"limit": str(MAX_PENDING)})
         self._cluster_queues[queue] = of
         self._pending.pop(queue, None)  # the end of the order is the one that was read last
         self._pending[queue] = {each.metadata.name: each.position_in_cluster_queue for each in pending.items or ()}
@@ -133,26 +141,32 @@ class KueueQueues:
             if there is not None and not there.deleting and not there.condition("Finished").holds:
                 yield job, there
 
-    def _take(self, waiting: Mapping[_Name, list[tuple[TrainingJob, GangObject]]]) -> None:
+    def _take(
+        self, waiting: Mapping[_Name, list[tuple[TrainingJob, GangObject]]], active: Mapping[str, ObjectCondition]
+    ) -> None:
+        """Compute all places again and notify the jobs concerned. `active`: the conditions of queues before."""
         before, now = self._positions, self._clock()
         queues: dict[str, list[Waiting]] = defaultdict(list)
         keys: dict[str, Key] = {}
+        news: set[str] = set()
         for queue, jobs in waiting.items():
-            pending = self._pending.get(queue, {})
+            pending, of_queue = self._pending.get(queue, {}), self._cluster_queue(queue)
+            is_news = active.get(of_queue, NOTHING) != self._active.get(of_queue, NOTHING)
             for job, there in jobs:
                 keys[job.metadata.uid] = job.key
+                news |= {job.metadata.uid} if is_news else set()
                 if (position := pending.get(there.name)) is not None:
-                    of = Waiting(uid=job.metadata.uid, position=position, amounts=requested(there))
-                    queues[self._cluster_queues[queue]].append(of)
+                    place = Waiting(uid=job.metadata.uid, position=position, amounts=requested(there))
+                    queues[self._cluster_queues[queue]].append(place)
         holders = self._holders(now)
         self._positions = {}
-        for name, of_queue in queues.items():
+        for name, places in queues.items():
             seen = ClusterQueue(
-                free=self._free.get(name, {}), holders=tuple(holders.get(name, ())), waiting=tuple(of_queue)
+                free=self._free.get(name, {}), holders=tuple(holders.get(name, ())), waiting=tuple(places)
             )
             self._positions |= queue_positions(seen, now, before)
         for uid, key in keys.items():
-            if before.get(uid) != self._positions.get(uid):
+            if uid in news or before.get(uid) != self._positions.get(uid):
                 self._changed(key)
 
     def _holders(self, now: float) -> dict[str, list[Holder]]:

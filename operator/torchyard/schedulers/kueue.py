@@ -53,6 +53,8 @@ REASONS = {
     "Misconfigured": Reason.QUEUE_MISCONFIGURED,
     "Suspended": Reason.QUEUE_STOPPED,
 }
+# Reasons of the condition `Active` of a ClusterQueue; all others are mistakes in its configuration.
+INACTIVE = {"FlavorNotFound": Reason.FLAVOR_NOT_FOUND, "Stopped": Reason.QUEUE_STOPPED}
 # The first that matches counts.
 SENTENCES: tuple[tuple[re.Pattern[str], Reason], ...] = (
     (re.compile(r"Queue \S+ (doesn't exist|not found|is terminating or missing)"), Reason.QUEUE_NOT_FOUND),
@@ -224,7 +226,7 @@ def _taken_back(gang: Gang, there: GangObject) -> Admission | None:
         return None
     if gang.pods_live or reserved.holds:
         return Admission(pods="stop", admitted=False, reason=Reason.PREEMPTED, evidence=f"Kueue: {words}")
-    return _without_quota(there, evicted)
+    return _without_quota(gang, there, evicted)
 
 
 def _granted(gang: Gang, there: GangObject) -> Admission:
@@ -234,7 +236,7 @@ def _granted(gang: Gang, there: GangObject) -> Admission:
     if not reserved.holds:
         return _waits(Reason.WAITING_IN_QUEUE, f"queue {queue}", f"queue {queue}: Kueue has not evaluated it yet")
     if not admitted.holds:
-        return _waits(Reason.WAITING_FOR_ADMISSION_CHECKS, admitted.message)
+        return _waits(Reason.WAITING_FOR_ADMISSION_CHECKS, _unready_checks(there) or admitted.message)
     unknown = [name for name in _flavor_names(there) if name not in _flavors(gang)]
     if unknown:
         names = ", ".join(unknown)
@@ -247,7 +249,15 @@ def _granted(gang: Gang, there: GangObject) -> Admission:
     )
 
 
-def _without_quota(there: GangObject, condition: ObjectCondition) -> Admission:
+def _unready_checks(there: GangObject) -> str:
+    """Return the admission checks that are not ready: name, state and message of each."""
+    checks = [each for each in there.at("status", "admissionChecks") or () if each.get("state") != "Ready"]
+    return "; ".join(
+        ": ".join(filter(None, (f"{each.get('name')} is {each.get('state')}", each.get("message")))) for each in checks
+    )
+
+
+def _without_quota(gang: Gang, there: GangObject, condition: ObjectCondition) -> Admission:
     """Return why a Workload has no quota, as a reason of ours, with Kueue's words."""
     if there.at("spec", "active") is False:
         workload = f"Workload {there.name}"
@@ -256,6 +266,9 @@ def _without_quota(there: GangObject, condition: ObjectCondition) -> Admission:
     newest = reserved if reserved.message else condition
     known = REASONS.get(newest.reason)
     stated = next((reason for words, reason in SENTENCES if words.search(newest.message)), None)
+    queue = gang.request.queue_condition
+    if stated is Reason.QUEUE_STOPPED and queue.status == "False":  # a Workload does not say why its queue is inactive
+        return _waits(INACTIVE.get(queue.reason, Reason.QUEUE_MISCONFIGURED), f"{newest.message}: {queue.message}")
     return _waits(stated or known or Reason.WAITING_IN_QUEUE, newest.message)
 
 

@@ -192,6 +192,7 @@ class Request(Struct, frozen=True, kw_only=True):
         sources: objects of the cluster, by the plural of their kind.
         template: the pod's labels, resources and placement, as a pod template.
         queue_position: place in the queue; None: the job does not wait in one, or its place is not known.
+        queue_condition: whether the queue of queues is active, as it was last read; empty: it is not known.
     """
 
     name: str
@@ -204,6 +205,7 @@ class Request(Struct, frozen=True, kw_only=True):
     sources: Mapping[str, tuple[GangObject, ...]] = field(default_factory=dict)
     template: Manifest = field(default_factory=dict)
     queue_position: QueuePosition | None = None
+    queue_condition: ObjectCondition = ObjectCondition()
 
 
 class Gang(Struct, frozen=True, kw_only=True):

@@ -149,9 +149,8 @@ async def test_the_place_in_the_queue_is_served_by_the_api_server(api, gangs, te
 async def test_a_job_whose_flavor_or_admission_check_is_missing_waits_with_its_name(gangs, team):
     check = await team.admission_check()
     await gangs.submit("job", **TEAM)
-    status = await gangs.waits("job", "WaitingForAdmissionChecks")
-    assert status["state"] == "Queued"
-    assert check in status["message"]
+    status = await gangs.jobs.until("job", lambda now: f"{check} is Pending" in now.get("message", ""))
+    assert (status["state"], status["reason"]) == ("Queued", "WaitingForAdmissionChecks")
     assert not await gangs.jobs.pods("job")
     workload = (await gangs.object_of("job"))["metadata"]["name"]
     await team.answer(workload, "Ready", "there is a node", annotations={"torchyard.dev/test": "from the check"})
@@ -161,7 +160,7 @@ async def test_a_job_whose_flavor_or_admission_check_is_missing_waits_with_its_n
     await gangs.ends("job")
     await team.edit(resourceGroups=team.groups("absent", memory=QUOTA), admissionChecksStrategy=None)
     await gangs.submit("late", **TEAM)
-    status = await gangs.waits("late", "FlavorNotFound")
+    status = await gangs.waits("late", "FlavorNotFound")  # once the operator has looked at the queue again
     assert (status["state"], "absent" in status["message"]) == ("Queued", True), status["message"]
 
 
@@ -189,3 +188,20 @@ async def test_the_priority_boost_chooses_the_gang_that_is_preempted(api, gangs,
     await gangs.waits("older", "Preempted")  # without the boost Kueue takes the one that was admitted last
     await gangs.trains("high", 1)
     assert (await gangs.jobs.status("newer"))["state"] == "Running"
+
+
+async def test_an_elastic_gang_has_the_pods_that_its_quota_allows(gangs, team):
+    await team.edit(resourceGroups=team.groups(memory="1000Gi"))  # two pods and a half
+    elastic = {"minNodes": 1, "maxNodes": 4, "wait": "1s", "cooldown": "0s"}
+    await gangs.submit("job", elastic=elastic, **TEAM)
+    await gangs.jobs.until("job", lambda now: now["state"] == "Running" and now["nodes"]["ready"] == 2)
+    await gangs.jobs.edit("job", nodes=4)
+    await gangs.jobs.until("job", lambda now: "for 2 of 4 pods: " in now["gang"]["message"])
+    assert len(await gangs.jobs.pods("job")) == 2
+    await gangs.jobs.edit("job", nodes=1)
+    await gangs.jobs.until("job", lambda now: len(now["rendezvous"]["members"]) == 1)
+    await gangs.submit("other", nodes=1, **TEAM)  # in the quota that was given back
+    await gangs.trains("other", 1)
+    await gangs.ends("job")
+    await gangs.ends("other")
+    await team.is_free()

@@ -70,11 +70,11 @@ class Gangs:
             self._over[job].setdefault(uid, time.monotonic())
         self._see(kind, pod)
 
-    async def submit(self, name: str, *, nodes: int = 2, **scheduling: Any) -> None:
+    async def submit(self, name: str, *, nodes: int = 2, elastic: Any = None, **scheduling: Any) -> None:
         """Create a job; Kueue's flavor places its pods, else the job does."""
         where = {} if self.scheduler == "kueue" else placement(self.lane.kubelet.node)
         spec = {**GANG, **LARGE, "nodes": nodes, "scheduling": {"gang": self.scheduler, **where, **scheduling}}
-        await self.jobs.submit(name, **spec)
+        await self.jobs.submit(name, **spec | ({"elastic": elastic} if elastic is not None else {}))
 
     async def trains(self, name: str, number: int | None = None) -> dict[str, Any]:
         """Return the status once the newest round, or the one of this number, runs."""
