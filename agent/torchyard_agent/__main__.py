@@ -52,8 +52,8 @@ def main() -> None:
 
 def _enter_working_folder(env: Mapping[str, str]) -> None:
     folder = env.get("TORCHYARD_WORKING_DIR")
-    if not folder:
-        return
+    if not folder or env.get("TORCHYARD_CODE_ROOT"):
+        return  # none, or one that each round enters, below its code
     try:
         os.chdir(folder)
     except OSError as error:

@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import time
+from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from torchyard_agent import termination
@@ -202,7 +203,7 @@ class Agent:
             if self.workers.start(command, move.round):
                 self.rounds = RoundState(accepted=move.round, fence=self.rounds.fence)
                 if int(command["nodeRank"]) == 0:
-                    self.recording.start(interpreter_of(self.workers.kind), move.round)
+                    self.recording.start(interpreter_of(self.workers.kind), move.round, self._code_folder(command))
         elif move.verb == "stop":
             self._fence(command)
             self.workers.stop(now)
@@ -211,6 +212,10 @@ class Agent:
             self.workers.round.ask_to_save(move.seconds, now)
         elif move.verb == "exit":
             self.leaving = move.code
+
+    def _code_folder(self, command: Dict[str, Any]) -> Optional[Path]:
+        root, code = self.settings.code_root, command.get("code")
+        return root / str(code["digest"]) if root is not None and code else None
 
     def _fence(self, command: Dict[str, Any]) -> None:
         if command["verb"] in ("stop", "save-and-stop"):

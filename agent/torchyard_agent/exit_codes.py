@@ -18,6 +18,7 @@ class ExitCode(IntEnum):
     HARDWARE = 68
     GPU_MEMORY = 69
     HUNG = 70
+    CODE_MISMATCH = 71
     TORCH_MISSING = 72
     STORAGE = 74
     PREEMPTED = 75

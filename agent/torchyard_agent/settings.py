@@ -54,6 +54,9 @@ class Settings:
     goes_on: bool
     content_folders: Tuple[Path, ...]
     variable_folders: Tuple[Path, ...]
+    code_root: Optional[Path]
+    code_mount: Optional[Path]
+    working_folder: str
 
     @property
     def loopback(self) -> bool:
@@ -106,6 +109,9 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         goes_on=env.get("TORCHYARD_FORMER_JOB", "") == "go-on",
         content_folders=_paths(env.get("TORCHYARD_CONTENT_FOLDERS", "")),
         variable_folders=_paths(env.get("TORCHYARD_VARIABLE_FOLDERS", "")),
+        code_root=_path(env.get("TORCHYARD_CODE_ROOT")),
+        code_mount=_path(env.get("TORCHYARD_CODE_MOUNT")),
+        working_folder=env.get("TORCHYARD_WORKING_DIR", ""),
     )
 
 

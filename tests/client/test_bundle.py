@@ -101,7 +101,7 @@ def test_an_agent_unpacks_the_same_bits_read_only_under_the_same_digest(tmp_path
     assert os.readlink(folder / "latest") == "./configs/"  # noqa: PTH115 - pathlib would clean it
     assert (folder / "latest" / "größe 😀.yaml").read_text() == "a: 1\n"
     assert not any(path.stat().st_mode & 0o222 for path in (folder, folder / "train.py", folder / "model"))
-    assert [each.name for each in (tmp_path / "code").iterdir()] == [bundle.digest]
+    assert {each.name for each in (tmp_path / "code").iterdir()} == {".lock", bundle.digest}
 
 
 def test_code_that_was_changed_after_unpacking_is_unpacked_again(tmp_path):
@@ -245,7 +245,7 @@ def test_an_archive_that_lies_is_refused_and_leaves_nothing(lie, tmp_path):
     (tmp_path / "parts/part-0000").write_bytes(LIES[lie])
     with pytest.raises(MismatchError):
         ready(Code("ab" * 32, tmp_path / "code", tmp_path / "parts"))
-    assert list((tmp_path / "code").iterdir()) == []
+    assert [each.name for each in (tmp_path / "code").iterdir()] == [".lock"]
 
 
 def test_code_that_has_not_arrived_is_missing(tmp_path):

@@ -31,6 +31,7 @@ from tests.support.virtual_time import virtual_time
 
 from torchyard.api.exit_codes import EXIT_REASONS, ExitCode
 from torchyard.api.reasons import MAX_MESSAGE, Reason, say
+from torchyard.api.spec_code import Code
 from torchyard.api.spec_placement import Elastic, Scheduling
 from torchyard.api.spec_reliability import Health, Restart
 from torchyard.api.spec_workload import Trainer
@@ -434,6 +435,7 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     "GangIncomplete": partly,
     "SchedulerUnavailable": without_its_scheduler,
     "WaitingForScheduler": before_its_group_is_seen,
+    "CodeMissing": lambda: said(begun(code=Code(path=".", digest="ab" * 32))),
     "RoundOpened": lambda: said(World(1).to_running()),
     "ConfigurationChanged": edited,
     "Starting": lambda: said(started()),

@@ -7,16 +7,18 @@ written. A path that is used for other code again would serve stale bytecode, so
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import shutil
 import stat
+import sys
 import tarfile
 import tempfile
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Iterator, List, NamedTuple, Tuple, cast
+from typing import IO, Any, Dict, Iterator, List, Mapping, NamedTuple, Tuple, cast
 
 MAX_ARCHIVE_BYTES = 8 << 20
 MAX_BYTES = 64 << 20
@@ -25,6 +27,9 @@ MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_DEPTH = 255, 1024, 32
 MAX_HEADER_BYTES = 1 << 16
 PARTS = "part-"
 """Names of the files that an archive is cut into begin so: part-0000, part-0001, ..."""
+PUSHED = "parts"
+FOLDER = "TORCHYARD_CODE_DIR"
+"""In the environment of workers: the folder of their code."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TAR_BYTES = MAX_BYTES + MAX_FILES * 3072
 """Of an archive: each entry has at most three headers and is filled up to a block."""
@@ -46,13 +51,24 @@ class Code(NamedTuple):
 
     Attributes:
         digest: of the files.
-        root: folder of the unpacked bundles, each in a folder named by its digest.
-        parts: folder of the archive, in parts.
+        root: folder of the unpacked bundles, each in a folder named by its digest. What was pushed into it is in
+            `root/parts/DIGEST`.
+        mount: folder with the parts, or with a folder of parts for each digest, that this pod was started with.
     """
 
     digest: str
     root: Path
-    parts: Path
+    mount: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where it is unpacked."""
+        return self.root / self.digest
+
+    def parts(self) -> List[Path]:
+        """Return the files of the archive, in order; empty: none has arrived."""
+        places = (self.root / PUSHED / self.digest, self.mount / self.digest, self.mount)
+        return next((found for place in places if (found := sorted(place.glob(f"{PARTS}*")))), [])
 
 
 def ready(code: Code) -> Path:
@@ -65,21 +81,28 @@ def ready(code: Code) -> Path:
     """
     if not _DIGEST.fullmatch(code.digest):
         raise MismatchError(f"`{code.digest[:80]}` is not a SHA-256 digest")
-    folder = code.root / code.digest
-    if folder.is_dir():
-        if digest_of(folder) == code.digest:
-            return folder
-        remove(folder)
-    unpack(code)
-    return folder
+    code.root.mkdir(parents=True, exist_ok=True)
+    with (code.root / ".lock").open("w") as lock:  # pods of one machine share the folder
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _remove_others(code)
+        if not _is_whole(code):
+            remove(code.folder)
+            unpack(code)
+    return code.folder
+
+
+def _is_whole(code: Code) -> bool:
+    try:
+        return code.folder.is_dir() and digest_of(code.folder) == code.digest
+    except MismatchError:
+        return False
 
 
 def unpack(code: Code) -> None:
     """Unpack the parts into the folder of the digest, which appears at once and complete."""
-    names = sorted(code.parts.glob(f"{PARTS}*")) if code.parts.is_dir() else []
+    names = code.parts()
     if not names:
-        raise MissingError(f"the code {code.digest[:12]} has not arrived in {code.parts}")
-    code.root.mkdir(parents=True, exist_ok=True)
+        raise MissingError(f"the code {code.digest[:12]} has not arrived")
     temporary = Path(tempfile.mkdtemp(prefix=".unpack-", dir=code.root))
     try:
         tree = temporary / "tree"
@@ -93,16 +116,47 @@ def unpack(code: Code) -> None:
             what = f"the code that arrived has digest {found[:12]}, and the job names {code.digest[:12]}"
             raise MismatchError(what)
         protect(tree)
-        ready_folder = temporary.with_name(f"{temporary.name}.tree")
-        _move(tree, ready_folder)
-        try:
-            ready_folder.rename(code.root / code.digest)
-        except OSError:
-            remove(ready_folder)
-            if not (code.root / code.digest).is_dir():  # another process was faster
-                raise
+        _move(tree, code.folder)
     finally:
         remove(temporary)
+
+
+def enter(code: Code, working_folder: str, env: Mapping[str, str]) -> Dict[str, str]:
+    """Verify the code of a round, make it the working directory, and return the variables that lead programs to it.
+
+    Args:
+        code: of the round.
+        working_folder: `spec.workingDir`: below the code, or absolute; empty: the folder of the code.
+        env: of the round.
+
+    Raises:
+        MissingError: see `ready`.
+        MismatchError: see `ready`.
+        OSError: the working directory does not exist.
+    """
+    folder = ready(code)
+    os.chdir(folder / working_folder)
+    path = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each]
+    return {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(_after_hooks(path, str(folder), env))}
+
+
+def enter_as_forked(env: Mapping[str, str], folder: str) -> None:
+    """Enter the working directory of a round whose process was forked before it was known; find modules there.
+
+    Args:
+        env: of the round.
+        folder: its working directory.
+    """
+    os.chdir(folder)
+    code = env.get(FOLDER)
+    if code and code not in sys.path:
+        sys.path[:] = _after_hooks(sys.path, code, env)
+
+
+def _after_hooks(path: List[str], folder: str, env: Mapping[str, str]) -> List[str]:
+    """Insert a folder into a path: only our hooks stay before it."""
+    cut = int(path[:1] == [str(Path(env.get("TORCHYARD_RUN_DIR", ""), "hooks"))])
+    return [*path[:cut], folder, *path[cut:]]
 
 
 def digest_of(folder: Path) -> str:
@@ -145,6 +199,14 @@ def remove(folder: Path) -> None:
         for root, _, _ in os.walk(folder):
             Path(root).chmod(0o755)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_others(code: Code) -> None:
+    """Delete the code of former rounds, of which no process is left in this pod."""
+    for place in (code.root, code.root / PUSHED):
+        for path in place.iterdir() if place.is_dir() else ():
+            if path.is_dir() and path.name not in {code.digest, PUSHED}:
+                remove(path)
 
 
 def _move(source: Path, target: Path) -> None:

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
 from torchyard_agent.workers.process import die_with_parent
@@ -22,10 +23,11 @@ _POLL_SECONDS = 0.005
 
 @dataclass(frozen=True)
 class Command:
-    """What a forked process becomes: `argv` (`python -u ...`) in the environment `env`."""
+    """What a forked process becomes: `argv` (`python -u ...`) in the environment `env` and the folder `cwd`."""
 
     argv: List[str]
     env: Dict[str, str]
+    cwd: str
 
 
 class Forked:
@@ -39,7 +41,7 @@ class Forked:
     def start(self, command: Command) -> None:
         """Send the process its command."""
         with open(self._pipe, "wb") as pipe:  # noqa: PTH123 - a descriptor
-            pipe.write(json.dumps([command.argv, command.env]).encode())
+            pipe.write(json.dumps([command.argv, command.env, command.cwd]).encode())
 
     def poll(self) -> Optional[int]:
         """Return the exit status, negative for a signal; None while the process runs."""
@@ -103,7 +105,7 @@ def context_class(base: Any, forks: List[Forked]) -> Any:
             self.subprocess_handlers = {}
             for rank, fork in enumerate(forks):
                 argv = [self.entrypoint, *map(str, self.args[rank])]
-                fork.start(Command(argv, {**os.environ, **self.envs[rank]}))
+                fork.start(Command(argv, {**os.environ, **self.envs[rank]}, str(Path.cwd())))
                 self.subprocess_handlers[rank] = _Handler(rank, fork)
 
     return ForkedContext

@@ -6,6 +6,7 @@ failing worker, and which leaves `failure.json` behind. torchrun itself would ex
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.machinery
 import importlib.util
@@ -18,11 +19,11 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, Dict, List, NoReturn, Optional, Sequence
+from typing import Any, Dict, List, NoReturn, Optional, Sequence, Tuple
 
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import read_json, try_write_json
-from torchyard_agent.workers import evidence, failure, gpu_check, guard, hooks
+from torchyard_agent.workers import code, evidence, failure, gpu_check, guard, hooks
 from torchyard_agent.workers.forks import Forked, context_class
 from torchyard_agent.workers.process import die_with_parent, stand_before_others
 
@@ -60,12 +61,31 @@ def run(spec: Dict[str, Any], forks: Sequence[Forked] = ()) -> int:
     launch = Launch(spec, forks)
     stand_before_others(0.5)  # its end costs a round, the zygote's another import of torch, the agent's the pod
     guard.watch(lambda: list(launch.pids.values()), launch.stopped)
+    if (fault := code_fault(spec)) is not None:
+        return launch.refuse(*fault)
     try:
         return launch()
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         return launch.refuse(ExitCode.TORCH_MISSING, f"{sys.executable} has no module torch")
+
+
+def code_fault(spec: Dict[str, Any]) -> Optional[Tuple[int, str]]:
+    """Enter the code of the round, if it has one; return the exit code and the sentence if that is not possible."""
+    found = spec.get("code")
+    if found is None:
+        return None
+    here = code.Code(found["digest"], Path(found["root"]), Path(found["mount"]))
+    try:
+        os.environ.update(code.enter(here, spec["workingFolder"], os.environ))
+    except (code.MissingError, code.MismatchError) as error:
+        return ExitCode.CODE_MISMATCH, str(error)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return ExitCode.STORAGE, f"the code cannot be unpacked: {error.strerror}"
+        return ExitCode.CONFIG, f"spec.workingDir: `{spec['workingFolder']}` is not a folder of the code ({error})"
+    return None
 
 
 class Launch:
@@ -305,8 +325,10 @@ def _why_cold(args: Any, entrypoint: str) -> Optional[str]:
         return f"PYTHON_EXEC names another interpreter, {entrypoint}"
     if getattr(args, "numa_binding", None) is not None:
         return "--numa-binding binds a process before torch is imported"
-    if args.module:
-        return _shadowing(Path.cwd())
+    own = os.environ.get(code.FOLDER)
+    hidden = _shadowing(Path(own)) if own else None
+    if hidden or args.module:
+        return hidden or _shadowing(Path.cwd())
     script = Path(args.training_script)
     if script.is_dir():
         return _shadowing(script)

@@ -14,7 +14,7 @@ from typing import Any, Dict, List
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import is_whole, try_write_json
 from torchyard_agent.workers import evidence, failure, gpu_check, guard, hooks
-from torchyard_agent.workers.launcher import exec_arguments
+from torchyard_agent.workers.launcher import code_fault, exec_arguments
 from torchyard_agent.workers.process import die_with_parent, stand_before_others
 from torchyard_agent.workers.relay import Relay
 
@@ -53,6 +53,10 @@ def run(spec: Dict[str, Any]) -> int:
         write(ExitCode.TERMINATED, [])
 
     guard.watch(lambda: pids, stopped)
+    fault = code_fault(spec)
+    if fault is not None:
+        output.finish()
+        return refuse(*fault)
     ages = evidence.Ages(run_dir)
     ages.start()
     process = subprocess.Popen(

@@ -16,6 +16,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
@@ -24,6 +25,7 @@ from torchyard_agent.workers.zygote_client import python_code
 FILE = "environment.json"
 SCHEMA = 1
 SECONDS = 120.0
+_LOOK_SECONDS = 0.1
 MAX_BYTES = 512 * 1024
 MAX_PACKAGES = 2000
 MAX_FILES, MAX_ENTRIES, MAX_FILE_BYTES = 500, 20_000, 1 << 20
@@ -53,22 +55,26 @@ class Recording:
         """Whether the newest round is still being recorded."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, interpreter: str, number: int) -> None:
+    def start(self, interpreter: str, number: int, code: Optional[Path] = None) -> None:
         """Record the environment of a round; a failure is logged and changes nothing else.
 
         Args:
             interpreter: of the workers.
             number: of the round.
+            code: folder of the code, once the launcher has unpacked it; None: the working directory of the agent.
         """
         if self._folder is None:
             return
-        arguments = (self._folder, [interpreter, "-c", python_code("workers.recording")], number)
+        arguments = (self._folder, [interpreter, "-c", python_code("workers.recording")], number, code)
         self._thread = threading.Thread(target=self._record, args=arguments, name="recording", daemon=True)
         self._thread.start()
 
-    def _record(self, folder: Path, command: List[str], number: int) -> None:
+    def _record(self, folder: Path, command: List[str], number: int, code: Optional[Path]) -> None:
         try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False)
+            _wait_for(code)
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS, check=False, cwd=code
+            )
             record = json.loads(done.stdout[:MAX_BYTES])  # one that is cut is no JSON
             digest = digest_of(record)
             folder.mkdir(parents=True, exist_ok=True)
@@ -79,6 +85,13 @@ class Recording:
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             # A round that is stopped at once takes the recorder with it.
             logger.info("the environment of round %d is not recorded: %s", number, error)
+
+
+def _wait_for(code: Optional[Path]) -> None:
+    """Wait until the launcher has unpacked the code of the round; a round that cannot start has no record."""
+    end = time.monotonic() + SECONDS
+    while code is not None and not code.is_dir() and time.monotonic() < end:
+        time.sleep(_LOOK_SECONDS)
 
 
 def digest_of(record: Dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -33,6 +34,7 @@ KILL_SECONDS = 5.0
 _LAST_LINES, _LAST_BYTES = 20, 4096
 _LOOK_SECONDS = 1.0
 _CRASH_BYTES = 16 * 1024
+CODE = "TORCHYARD_CODE"
 _NOTICES, _NOTICE_BYTES = 4, 400
 _UNCAUGHT = 1  # exit code of Python after an uncaught exception
 _SIGNALS = 128  # exit codes above it are those of signals
@@ -53,6 +55,7 @@ def round_spec(settings: Settings, command: Dict[str, Any], kind: Any, procs: in
         raise ValueError(f"command `run`: field {error} is missing or of the wrong kind") from None
     return {
         **numbers,
+        **_code(settings, command),
         "job": settings.job,
         "masterAddress": master,
         "procs": procs,
@@ -62,8 +65,35 @@ def round_spec(settings: Settings, command: Dict[str, Any], kind: Any, procs: in
         "runDir": str(settings.run_dir),
         "logDir": str(settings.log_dir),
         "unset": unset,
-        "env": {**_round_environment(numbers, master, procs, settings), **extra},
+        "env": {**_round_environment(numbers, master, procs, settings), **extra, **_described(command)},
     }
+
+
+def _code(settings: Settings, command: Dict[str, Any]) -> Dict[str, Any]:
+    """Return what the launcher needs to enter the code of the round; empty: the program is in the image.
+
+    Raises:
+        ValueError: the agent of this pod was started without a folder for code.
+    """
+    code = command.get("code")
+    if not code:
+        return {}
+    if (
+        settings.code_root is None
+        or settings.code_mount is None
+        or not isinstance(code, dict)
+        or not is_text(code.get("digest"))
+    ):
+        raise ValueError("command `run`: `code` needs a digest, TORCHYARD_CODE_ROOT and TORCHYARD_CODE_MOUNT")
+    return {
+        "code": {"digest": code["digest"], "root": str(settings.code_root), "mount": str(settings.code_mount)},
+        "workingFolder": settings.working_folder,
+    }
+
+
+def _described(command: Dict[str, Any]) -> Dict[str, str]:
+    """Return the variable from which trainers record their code: digest, commit, branch and changes."""
+    return {CODE: json.dumps(command["code"])} if command.get("code") else {}
 
 
 def _round_environment(numbers: Dict[str, int], master: str, procs: int, settings: Settings) -> Dict[str, str]:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Callable, Dict, List, NoReturn, Optional
 
 from torchyard_agent.workers import hooks, interpreter_end, late_torch
+from torchyard_agent.workers.code import enter_as_forked
 from torchyard_agent.workers.forks import Command
 from torchyard_agent.workers.process import stand_before_others
 from torchyard_agent.workers.titles import name_process
@@ -37,6 +38,7 @@ def run(command: Command, *, hide_torch: bool) -> NoReturn:
         hide_torch: hide torch until the program imports it; False if modules were preloaded, which may refer to it.
     """
     _become_worker(command.env)
+    enter_as_forked(command.env, command.cwd)
     if hide_torch:
         late_torch.hide()
     name_process(f"ty-rank-{os.environ['RANK']}", command.argv)

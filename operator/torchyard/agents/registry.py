@@ -287,6 +287,7 @@ _RUN = {
     "masterPort": "master_port",
     "procs": "procs",
     "env": "env",
+    "code": "bundle",
 }
 _FIELDS: dict[str, dict[str, str]] = {
     "wait": {},

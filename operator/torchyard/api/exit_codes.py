@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     HARDWARE = 68
     GPU_MEMORY = 69
     HUNG = 70
+    CODE_MISMATCH = 71
     TORCH_MISSING = 72
     STORAGE = 74
     PREEMPTED = 75
@@ -44,6 +45,7 @@ EXIT_REASONS: dict[int, Reason] = {
     ExitCode.HARDWARE: Reason.HARDWARE_SUSPECTED,
     ExitCode.GPU_MEMORY: Reason.GPU_OUT_OF_MEMORY,
     ExitCode.HUNG: Reason.WORKER_HUNG,
+    ExitCode.CODE_MISMATCH: Reason.CODE_MISMATCH,
     ExitCode.TORCH_MISSING: Reason.TORCH_MISSING,
     ExitCode.STORAGE: Reason.STORAGE_FAILED,
     ExitCode.PREEMPTED: Reason.PREEMPTED,

@@ -1,5 +1,6 @@
 """Files that users name on a command line, pipes among them, and files of folders that others may have written."""
 
+import contextlib
 import errno
 import os
 import select
@@ -89,3 +90,13 @@ def _from_pipe(descriptor: int, most: int) -> bytes:
             break
         found += part
     return bytes(found)
+
+
+def remove_tree(folder: Path) -> None:
+    """Delete a folder with all that is in it, as far as possible; folders of unpacked code are read-only."""
+    import shutil  # noqa: PLC0415 - only those who delete need it
+
+    for root, _, _ in os.walk(folder):
+        with contextlib.suppress(OSError):
+            Path(root).chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)

@@ -30,6 +30,11 @@ TRIAL_SIGNATURE = "torchyard.dev/trial-signature"
 """Annotation of a trial on a cluster: the operator's signature of that record."""
 OF_TRIALS = (SWEEP, SWEEP_UID, TRIAL, TRIAL_SIGNATURE)
 
+CODE_ARRIVED = "torchyard.dev/code"
+"""Annotation of a job: the digest of the code that has arrived. Label of the ConfigMaps that hold it."""
+CODE_CONFIG_MAP = "torchyard-code-"
+"""How the names of these ConfigMaps begin; DIGEST12-NUMBER follows."""
+
 SOURCE_FOLDER = "torchyard.dev/source-folder"
 """Annotation on this machine: folder of the job file or program, which `spec.workingDir` is relative to."""
 PROGRAM_FOLDER = "torchyard.dev/program-folder"

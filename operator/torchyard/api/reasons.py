@@ -312,6 +312,13 @@ class Reason(TableEnum):
         stalls=True,
         admits=False,
     )
+    CODE_MISSING = _waiting(
+        "CodeMissing",
+        "the code of the job has not arrived in the cluster",
+        "`torchyard submit` sends it, and kubectl does not: delete the job and submit it",
+        announced=False,
+        admits=False,
+    )
     WAITING_FOR_SCHEDULER = _waiting(
         "WaitingForScheduler", "the gang scheduler has not answered yet", announced=False, admits=False
     )
@@ -567,6 +574,13 @@ class Reason(TableEnum):
         tried_once_more=True,
     )
     WORKER_HUNG = _failure("WorkerHung", "a worker hung", "`torchyard logs` has the stacks of the rank that hangs")
+    CODE_MISMATCH = _failure(
+        "CodeMismatch",
+        "the code that arrived in the pod is not the code of the job, so it is not run",
+        "submit the job again; if the reason stays, delete the ConfigMaps of its code first: "
+        "`kubectl delete configmaps -l torchyard.dev/code`",
+        permanent=True,
+    )
     TORCH_MISSING = _failure(
         "TorchMissing",
         "torchrun needs PyTorch, which is not installed",

@@ -351,6 +351,15 @@ class Batch(StatusModel, frozen=True, kw_only=True):
     ] = 0
 
 
+class CodeStatus(StatusModel, frozen=True, kw_only=True):
+    """The code of the newest round."""
+
+    digest: Annotated[str, doc("SHA-256 of its files.")] = ""
+    commit: Annotated[str, doc("Commit of its folder.")] = ""
+    branch: Annotated[str, doc("Branch of its folder.")] = ""
+    changed: Annotated[bool, doc("Whether it has changes that were not committed: spec.code.diff.")] = False
+
+
 class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     """What the job is doing, why, and how well."""
 
@@ -393,6 +402,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
         doc("Ranks of the newest round by the device that they train on, as ranges: cuda:0 NVIDIA H100: 0,8."),
     ] = field(default_factory=dict)
     batch: Annotated[Batch | None, doc("How built-in workloads divide the samples of a step.")] = None
+    code: Annotated[CodeStatus | None, doc("The code of the newest round, if it travels with the job.")] = None
     environment: Annotated[
         str,
         doc("Digest of Python, packages and code of the newest round, as in environment.json of its checkpoints."),

@@ -6,11 +6,15 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
+import msgspec
+
 from torchyard.api.resource import TrainingJob
 from torchyard.client.artifacts import Allowance, Artifact
 from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
+from torchyard.client.bundle.attach import Packed
+from torchyard.client.bundle.upload import announce, owner_of, upload
 from torchyard.client.curves import Curves, Scale
-from torchyard.client.errors import TorchYardError
+from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.explanation import Explanation, explanation
 from torchyard.client.job_details import JobDetails
 from torchyard.client.plans.cluster_plan import ClusterPlan, cluster_plan
@@ -20,7 +24,7 @@ from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
 from torchyard.client.remote.session import Remote, translated
 from torchyard.client.summaries import Summary, summary_of
-from torchyard.kubernetes.client.errors import AlreadyExists
+from torchyard.kubernetes.client.errors import AlreadyExists, Rejected
 from torchyard.local.run import Event
 
 
@@ -55,19 +59,32 @@ class ClusterBackend:
             each if isinstance(each, Unreadable) else summary_of(each.job, controlled=each.controlled) for each in found
         ]
 
-    async def create(self, document: Document) -> Kept:
-        """Create a job.
+    async def create(self, document: Document, code: Packed | None = None) -> Kept:
+        """Create a job, then send its code, for which its pods wait.
 
         Raises:
             TorchYardError: there is one of this name.
         """
         body = {**document, "metadata": {**document["metadata"], "namespace": self.remote.namespace}}
         try:
-            return _kept(await remote_jobs.create(self.remote, body))
+            created = await remote_jobs.create(self.remote, body)
         except AlreadyExists as error:
             name = document["metadata"]["name"]
             fix = f"`torchyard delete {name}{self.flags}` first, or give this one another --name"
             raise TorchYardError(f"there is a TrainingJob {name!r} in {self.where} already", fix) from error
+        return _kept(created if code is None else await self._send(created, code))
+
+    async def _send(self, job: Document, code: Packed) -> Document:
+        name = job["metadata"]["name"]
+        path = remote_jobs.job_path(self.remote, name)
+        try:
+            await upload(self.remote, owner_of(job), code.bundle.digest, code.parts)
+        except Rejected as error:
+            what = f"the job {name!r} waits for its code, which the API server rejects: {error.message}"
+            fix = f"ask for the right to create and patch configmaps in {self.where}; `torchyard rm {name}{self.flags}`"
+            raise TorchYardError(what, fix, FAILED) from error
+        document: Document = msgspec.json.decode(await announce(self.remote, path, code.bundle.digest))
+        return document
 
     async def plan(self, job: TrainingJob, document: Document) -> ClusterPlan:
         """Return what the cluster would do with a job, as far as the user may read it."""

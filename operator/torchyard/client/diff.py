@@ -149,6 +149,7 @@ def _spec(side: Side) -> dict[str, Value]:
     """Return the fields that are set, by path; for variables only the names, since a value may be a secret."""
     spec = dict(side.document.get("spec") or {})
     variables = {str(each.get("name")): each for each in spec.pop("env", []) if isinstance(each, Mapping)}
+    spec.pop("code", None)  # it has its own section
     return {**dict(_flat(spec, "", 0)), **{f"env.{name}": "is set" for name in variables}}
 
 
@@ -171,6 +172,10 @@ def _code(side: Side) -> dict[str, Value]:
     code = _part(side, "code")
     files = code.get("files")
     digests = files if isinstance(files, Mapping) else {}
+    sent = side.job.spec.code
+    if sent is not None and sent.digest is not None:
+        known = {"digest": sent.digest, "commit": sent.commit, "branch": sent.branch, "diff": sent.diff}
+        return {**known, **{str(name): _scalar(value) for name, value in digests.items()}}
     return {"commit": _scalar(code.get("commit")), **{str(name): _scalar(value) for name, value in digests.items()}}
 
 

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from torchyard.api.backends import ignored
 from torchyard.api.formatting import addressed, clean
@@ -22,6 +22,9 @@ from torchyard.client.metrics import FILE, MetricsTable, table_of
 from torchyard.client.metrics import MAX_SIZE as MAX_METRICS
 from torchyard.client.request import Arguments, Target, requested
 from torchyard.local.run import Event, run_folder
+
+if TYPE_CHECKING:
+    from torchyard.client.bundle.attach import Packed
 
 STOPPING_SECONDS = 0.1
 OF_USERS = ("name", "namespace", "labels", "annotations")
@@ -273,6 +276,7 @@ async def run(
     name: str | None = None,
     arguments: Arguments | None = None,
     overrides: Mapping[str, Any] | None = None,
+    code: str | Path | None = None,
     wait: bool = True,
     check: bool = True,
 ) -> Job:
@@ -288,6 +292,7 @@ async def run(
         name: of the run; by default the job's name.
         arguments: for a decorated function, JSON values by name; for a script, a list such as `["--lr", "1e-3"]`.
         overrides: fields of the spec to change before: `{"nodes": 2, "trainer.params.steps": 100}`.
+        code: folder whose files travel with the job: the program runs from a copy, found by its digest.
         wait: return only when the run is over; False: the run continues in the background.
         check: raise `JobFailedError` if the run fails.
 
@@ -299,7 +304,9 @@ async def run(
     from torchyard.client.controlled import control
     from torchyard.client.start import start
 
-    wanted = await asyncio.to_thread(requested, target, "local", name=name, overrides=overrides, arguments=arguments)
+    wanted = await asyncio.to_thread(
+        requested, target, "local", name=name, overrides=overrides, arguments=arguments, code=code
+    )
     folder = await asyncio.to_thread(start, wanted, name)
     controlling = control(folder)
     try:
@@ -323,6 +330,7 @@ async def submit(
     name: str | None = None,
     arguments: Arguments | None = None,
     overrides: Mapping[str, Any] | None = None,
+    code: str | Path | None = None,
     context: str | None = None,
     namespace: str | None = None,
 ) -> Job:
@@ -334,6 +342,7 @@ async def submit(
         name: of the job; by default the name in its metadata.
         arguments: for a decorated function, JSON values by name; for a script, a list such as `["--lr", "1e-3"]`.
         overrides: fields of the spec to change before.
+        code: folder whose files travel with the job.
         context: context of the kubeconfig; by default the current one.
         namespace: by default the namespace of the job, else that of the context.
 
@@ -341,12 +350,17 @@ async def submit(
         InvalidJobError: the job is invalid; the error lists all problems.
         TorchYardError: the API server does not answer or rejects the job, or a job with this name exists.
     """
-    wanted = await asyncio.to_thread(requested, target, "cluster", name=name, overrides=overrides, arguments=arguments)
-    document = creatable(wanted.job, wanted.source, namespace)
+    wanted = await asyncio.to_thread(
+        requested, target, "cluster", name=name, overrides=overrides, arguments=arguments, code=code
+    )
+    from torchyard.client.bundle.attach import packed
+
+    sent = await asyncio.to_thread(packed, wanted.job, wanted.folder, logged)
+    document = creatable(wanted.job if sent is None else sent.job, wanted.source, namespace)
     if unused := ignored(wanted.job.spec, "cluster"):
         logged(f"a cluster has no use for {', '.join(unused)}; ignored")
     location = Location("cluster", context, namespace or document["metadata"].get("namespace"))
-    kept = await create(location, document)
+    kept = await create(location, document, sent)
     metadata = kept.job.metadata
     return Job(metadata.name, metadata.uid, location._replace(namespace=metadata.namespace))
 
@@ -373,8 +387,8 @@ def metadata_of_users(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in kept.items() if value}
 
 
-async def create(location: Location, document: dict[str, Any]) -> Kept:
-    """Create a job on a cluster.
+async def create(location: Location, document: dict[str, Any], code: "Packed | None" = None) -> Kept:
+    """Create a job on a cluster, and send its code.
 
     Raises:
         TorchYardError: there is one of that name.
@@ -383,7 +397,7 @@ async def create(location: Location, document: dict[str, Any]) -> Kept:
 
     async with opened(location) as backend:
         assert isinstance(backend, ClusterBackend)
-        return await backend.create(document)
+        return await backend.create(document, code)
 
 
 async def get_job(name: str, *, context: str | None = None, namespace: str | None = None) -> Job:

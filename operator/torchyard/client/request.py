@@ -15,7 +15,7 @@ from torchyard.client.documents import json_values, sets_of, shown
 from torchyard.client.errors import TorchYardError
 from torchyard.client.files import job_of, the_job
 from torchyard.client.functions import JobFunction
-from torchyard.client.scripts import script_name, script_spec
+from torchyard.client.scripts import script_in_code, script_name, script_spec
 from torchyard.client.start import RequestedJob, folder_of
 from torchyard.sweeps.resource import KIND as SWEEP
 from torchyard.sweeps.resource import TrainingSweep
@@ -33,6 +33,7 @@ def requested(
     name: str | None = None,
     overrides: Mapping[str, Any] | None = None,
     arguments: Arguments | None = None,
+    code: str | Path | None = None,
 ) -> RequestedJob:
     """Check a job as `torchyard validate` does.
 
@@ -42,14 +43,15 @@ def requested(
         name: of the job; by default the name in its metadata.
         overrides: values of fields by their path in the spec: `{"nodes": 2, "trainer.params.steps": 100}`.
         arguments: of a decorated function, or of a script.
+        code: folder that travels with the job.
 
     Raises:
         InvalidJobError: the job is invalid; the error lists all problems.
         TorchYardError: `target` is something else.
     """
-    sets = sets_of(overrides)
+    sets = sets_of({**(overrides or {}), **({} if code is None else {"code.path": str(Path(code).absolute())})})
     if isinstance(target, str | Path) and Path(target).suffix == SCRIPT_SUFFIX:
-        document = _document_of_script(Path(target), arguments, backend, (overrides or {}).get("image"))
+        document = _document_of_script(Path(target), arguments, backend, (overrides or {}).get("image"), code)
         return _of_document(document, str(target), Path.cwd(), sets, name, is_file=False)
     if isinstance(target, JobFunction):
         if not isinstance(arguments, Mapping | None):
@@ -89,13 +91,16 @@ def _a_sweep(source: str) -> TorchYardError:
 
 
 def _document_of_script(
-    script: Path, arguments: Arguments | None, backend: Backend, image: str | None
+    script: Path, arguments: Arguments | None, backend: Backend, image: str | None, code: str | Path | None
 ) -> dict[str, Any]:
     words = list(arguments or [])
     if isinstance(arguments, Mapping | str) or not all(isinstance(word, str) for word in words):
         what = f"arguments of {script}: {shown(arguments)} is not a list of strings"
         raise TorchYardError(what, "give the words of a command line: arguments=['--lr', '1e-3']")
-    spec = script_spec(script, words, backend, image, logged)
+    if code is not None:
+        spec = script_in_code(script, words, Path(code))
+    else:
+        spec = script_spec(script, words, backend, image, logged)
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": script_name(script)}, "spec": spec}
 
 

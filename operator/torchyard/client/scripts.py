@@ -12,6 +12,7 @@ from torchyard.api.launch import torchrun
 from torchyard.api.names import derived_name
 from torchyard.api.spec import MAX_SCRIPT_BYTES
 from torchyard.client.backend import Notice
+from torchyard.client.bundle.attach import program_location
 from torchyard.client.errors import TorchYardError
 
 
@@ -35,6 +36,17 @@ def script_spec(
     if not script.is_file():
         raise TorchYardError(f"{script}: there is no such file", "give the path of a script or of a job file")
     return {"command": [*torchrun(words), str(script)], "args": list(words)}
+
+
+def script_in_code(script: Path, words: Sequence[str], code: Path) -> dict[str, Any]:
+    """Return the fields of a spec that start a script of a folder that travels with the job.
+
+    Raises:
+        TorchYardError: the script is not in that folder.
+    """
+    place = program_location(code, script)
+    spec = {"command": [*torchrun(words), str(place.script)], "args": list(words)}
+    return spec if place.working_dir is None else {**spec, "workingDir": place.working_dir}
 
 
 def script_name(script: Path) -> str:
@@ -61,7 +73,7 @@ def readable_by_pods(script: Path, image: str | None, words: Sequence[str], noti
             f"{script} cannot be read ({error.strerror})", "give the path of a readable file"
         ) from error
     command = ["torchyard", "submit", "--image", image or "IMAGE", "--", "torchrun", script.name, *words]
-    build = f"build an image that holds your code and start it there: `{shlex.join(command)}`"
+    build = f"add --code . to send the folder, or build an image that holds your code: `{shlex.join(command)}`"
     if len(data) > MAX_SCRIPT_BYTES:
         what = f"{script} has {len(data) / 1024:.0f} KiB; a job carries at most {MAX_SCRIPT_BYTES // 1024} KiB"
         raise TorchYardError(what, build)

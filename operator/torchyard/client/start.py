@@ -20,6 +20,7 @@ from torchyard.api.status import State
 from torchyard.api.validation.changes import can_go_on_from
 from torchyard.api.values import plural
 from torchyard.client.backend import Notice, logged
+from torchyard.client.bundle.attach import Packed, arrived, packed
 from torchyard.client.errors import TorchYardError
 from torchyard.client.local import named
 from torchyard.local.run import RunFolder, read_run
@@ -56,6 +57,9 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
     job = on_this_machine(job)
     require_torch(job)
     require_gpus(job)
+    if (code := packed(job, wanted.folder, notice)) is not None:
+        job = arrived(code.job)
+        keep_code(code)
     if (without := unused_gpus(job)) is not None:
         notice(f"torchyard: {without}")
     derived = name is None and not wanted.is_file
@@ -82,6 +86,22 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
     if kept.status.state:
         notice(f"torchyard: continues the unfinished run {folder.name!r}; `torchyard rm {folder.name}` deletes it")
     return folder
+
+
+def keep_code(code: Packed) -> None:
+    """Store the code of a run where its agents find it; delete what no run uses any more.
+
+    Raises:
+        TorchYardError: it cannot be stored.
+    """
+    from torchyard.client.bundle import store
+
+    try:
+        store.keep(code.bundle.digest, code.parts)
+        store.expire()
+    except OSError as error:
+        fix = "set TORCHYARD_HOME to a folder you can write to"
+        raise TorchYardError(f"the code cannot be stored: {error.strerror or error}", fix) from error
 
 
 def folder_of(metadata: ObjectMeta, default: Path, notice: Notice = logged) -> Path:

@@ -142,6 +142,7 @@ def run(
     name: str | None = None,
     arguments: Arguments | None = None,
     overrides: Mapping[str, Any] | None = None,
+    code: str | Path | None = None,
     wait: bool = True,
     check: bool = True,
 ) -> Job:
@@ -157,6 +158,7 @@ def run(
         name: of the run; by default the job's name.
         arguments: for a decorated function, JSON values by name; for a script, a list such as `["--lr", "1e-3"]`.
         overrides: fields of the spec to change before: `{"nodes": 2, "trainer.params.steps": 100}`.
+        code: folder whose files travel with the job: the program runs from a copy, found by its digest.
         wait: return only when the run is over; False: the run continues in the background.
         check: raise `JobFailedError` if the run fails.
 
@@ -165,7 +167,9 @@ def run(
         JobFailedError: the job failed.
         TorchYardError: the name is in use, or this machine has too few GPUs.
     """
-    started = asynchronous.run(target, name=name, arguments=arguments, overrides=overrides, wait=wait, check=check)
+    started = asynchronous.run(
+        target, name=name, arguments=arguments, overrides=overrides, code=code, wait=wait, check=check
+    )
     return Job(PORTAL.call(started))
 
 
@@ -175,6 +179,7 @@ def submit(
     name: str | None = None,
     arguments: Arguments | None = None,
     overrides: Mapping[str, Any] | None = None,
+    code: str | Path | None = None,
     context: str | None = None,
     namespace: str | None = None,
 ) -> Job:
@@ -186,6 +191,7 @@ def submit(
         name: of the job; by default the name in its metadata.
         arguments: for a decorated function, JSON values by name; for a script, a list such as `["--lr", "1e-3"]`.
         overrides: fields of the spec to change before.
+        code: folder whose files travel with the job.
         context: context of the kubeconfig; by default the current one.
         namespace: by default the namespace of the job, else that of the context.
 
@@ -194,7 +200,7 @@ def submit(
         TorchYardError: the API server does not answer or rejects the job, or a job with this name exists.
     """
     submitted = asynchronous.submit(
-        target, name=name, arguments=arguments, overrides=overrides, context=context, namespace=namespace
+        target, name=name, arguments=arguments, overrides=overrides, code=code, context=context, namespace=namespace
     )
     return Job(PORTAL.call(submitted))
 

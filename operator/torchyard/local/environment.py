@@ -107,9 +107,17 @@ def pod_environment(
         # Decided here: NVML would count the GPUs that other pods have, too.
         "TORCHYARD_PROCS": str(procs),
     }
+    if spec.code is not None:
+        contract |= {"TORCHYARD_CODE_ROOT": str(folder.code), "TORCHYARD_CODE_MOUNT": str(folder.archives)}
+        contract["TORCHYARD_WORKING_DIR"] = spec.working_dir or ""
     return launch.DEFAULT_ENV | env | launch.own_env(spec) | launch.agent_env(spec) | contract
 
 
 def working_folder(job: TrainingJob, folder: RunFolder) -> Path:
-    """Return where workers start: `spec.workingDir`, relative to the folder of the job file."""
+    """Return where workers start: `spec.workingDir`, relative to the folder of the job file.
+
+    A round enters its code, where the job has some; then this is only where its agent is.
+    """
+    if job.spec.code is not None:
+        return folder.path
     return Path(str(job.metadata.annotations.get(SOURCE_FOLDER) or folder.path)) / (job.spec.working_dir or "")

@@ -76,6 +76,16 @@ class RunFolder(Struct, frozen=True):
         return self.path / "checkpoints"
 
     @property
+    def code(self) -> Path:
+        """The code of its rounds, unpacked: a folder named by its digest."""
+        return self.path / "code"
+
+    @property
+    def archives(self) -> Path:
+        """The code of all runs, in parts: a folder for each digest."""
+        return self.home / "code"
+
+    @property
     def cache(self) -> Path:
         """`TORCHYARD_CACHE_DIR` of every pod."""
         return self.path / "cache"

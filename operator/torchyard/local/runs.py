@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import os
 import re
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,7 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from torchyard.api import values
-from torchyard.api.names import SOURCE_FOLDER
+from torchyard.api.files import remove_tree
+from torchyard.api.names import CODE_ARRIVED, SOURCE_FOLDER
 from torchyard.api.resource import TrainingJob
 from torchyard.api.validation.changes import can_go_on_from
 from torchyard.api.values import Time, rfc3339
@@ -108,7 +108,7 @@ def list_runs(home: Path | None = None) -> list[RunFolder]:
 def expire_runs(home: Path | None = None) -> list[str]:
     """Delete the runs whose `spec.ttlAfterFinished` has passed; return their names. Only commands do this."""
     for left in ((home or home_folder()) / "runs").glob(f"{CONDEMNED}*"):  # the process that deleted it died
-        shutil.rmtree(left, ignore_errors=True)
+        remove_tree(left)
     expired = []
     for folder in list_runs(home):
         with contextlib.suppress(ValueError):  # damaged
@@ -149,7 +149,7 @@ def discard_run(folder: RunFolder, uid: str) -> None:
         _end_pods(folder)
         # Beside it, not in `old`: a full disk may have no room for another folder, and deleting makes space.
         condemned = folder.path.rename(folder.path.with_name(f"{CONDEMNED}{folder.name}.{uid}"))
-        shutil.rmtree(condemned, ignore_errors=True)
+        remove_tree(condemned)
 
 
 def create_run(
@@ -302,6 +302,7 @@ def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob, source_fold
     def comparable(spec: object) -> dict[str, object]:
         fields: dict[str, object] = msgspec.to_builtins(spec, enc_hook=values.encode)
         fields.pop("suspend", None)
+        fields.pop("code", None)  # a run goes on with code that was edited
         return fields
 
     old, new = comparable(before.spec), comparable(job.spec)
@@ -309,7 +310,13 @@ def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob, source_fold
     if differing:
         raise RunExistsError(folder.name, differing, can_go_on_from(before, job))
     with control(folder):  # or it would cancel the stop that its controller is busy with
-        return change_job(folder, lambda current: msgspec.structs.replace(current, spec=job.spec))
+        return change_job(folder, lambda current: _with_spec_of(current, job))
+
+
+def _with_spec_of(current: TrainingJob, job: TrainingJob) -> TrainingJob:
+    noted = {CODE_ARRIVED: job.metadata.annotations[CODE_ARRIVED]} if job.spec.code is not None else {}
+    metadata = msgspec.structs.replace(current.metadata, annotations={**current.metadata.annotations, **noted})
+    return msgspec.structs.replace(current, metadata=metadata, spec=job.spec)
 
 
 def _deleted(job: TrainingJob) -> TrainingJob:
@@ -339,7 +346,7 @@ def put_aside(folder: RunFolder, job: TrainingJob) -> Aside:
     others = sorted(each for each in shelf.iterdir() if each != path)
     deleted = tuple(others[: max(0, len(others) + 1 - KEPT_ASIDE)])
     for each in deleted:
-        shutil.rmtree(each, ignore_errors=True)
+        remove_tree(each)
     return Aside(RunFolder(path), deleted)
 
 

@@ -49,6 +49,7 @@ class CommandAgent(Struct, frozen=True, kw_only=True, tag=True, tag_field="actio
     master_port: int = 0
     procs: int = 0
     env: dict[str, str] = field(default_factory=dict)
+    bundle: dict[str, str] = field(default_factory=dict)
     grace_seconds: float = 0.0
     code: int = 0
 

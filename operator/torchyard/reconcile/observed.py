@@ -19,6 +19,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Artifact, Attempt, Batch, Cause, Images, NonFiniteMetric, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent
+from torchyard.reconcile.code import missing_code
 from torchyard.schedulers.none import BY_OPERATOR
 from torchyard.schedulers.protocol import Admission, Gang, Request
 
@@ -255,6 +256,8 @@ class Observed(Struct, frozen=True, kw_only=True):
 def admission(view: View) -> Admission:
     """Return whether pods may exist now. What is not known yet stops nothing."""
     request = view.scheduling
+    if absent := missing_code(view.job):
+        return Admission(pods="keep", reason=Reason.CODE_MISSING, evidence=absent)
     if request.missing:
         return Admission(pods="keep", reason=request.reason, evidence=request.missing)
     if not request.known:

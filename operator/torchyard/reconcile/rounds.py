@@ -9,6 +9,7 @@ from torchyard.api.status import Attempt, Phase, Rendezvous, State, TrainingJobS
 from torchyard.api.values import Time, since
 from torchyard.reconcile import failures
 from torchyard.reconcile.actions import CommandAgent
+from torchyard.reconcile.code import code_of_round, code_status
 from torchyard.reconcile.failures import Outcome
 from torchyard.reconcile.observed import Agent, Observed, Pod, RankReport, RoundExit, View, node_lost
 from torchyard.reconcile.progress import RETURN_SECONDS
@@ -44,6 +45,7 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
         attempts=[*status.attempts, attempt],
         progress=replace(status.progress, stalled=None),
         start_time=status.start_time or opened,
+        code=code_status(view.job.spec.code),
     )
 
 
@@ -334,6 +336,7 @@ def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
             master_port=meet.master_port,
             procs=_procs(view, uid),
             env={MICRO_BATCH: str(meet.micro_batch)} if meet.micro_batch is not None else {},
+            bundle=code_of_round(view.job.spec),
         )
         for rank, uid in enumerate(meet.members)
         if uid in present

@@ -52,7 +52,17 @@ class Pod:
         return self.wait_for(lambda state: state["state"] == "ready")
 
     def run(
-        self, round_number=None, *, nodes=1, rank=0, address="127.0.0.1", port=None, procs=1, program=None, env=None
+        self,
+        round_number=None,
+        *,
+        nodes=1,
+        rank=0,
+        address="127.0.0.1",
+        port=None,
+        procs=1,
+        program=None,
+        env=None,
+        **fields,
     ):
         self.round = round_number or max(self.round, self.intake.state(self.name).get("round", 0)) + 1
         self.logged = {path.name: path.stat().st_size for path in self.log_dir.glob("rank-*.log")}
@@ -66,6 +76,7 @@ class Pod:
             masterPort=port or self.intake.state(self.name).get("masterPort") or 29512,
             procs=procs,
             env={**(env or {}), **({"PROGRAM": str(program)} if program else {})},
+            **fields,
         )
 
     def tell(self, verb, **fields):

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Struct
 
 from torchyard.api import values
-from torchyard.api.names import OF_TRIALS
+from torchyard.api.names import CODE_ARRIVED, OF_TRIALS
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob, plain, read_job, read_status
 from torchyard.api.schema import spec_schema
@@ -122,10 +122,10 @@ def metadata_of(document: Mapping[str, Any]) -> ObjectMeta | None:
 
 
 def _of_trials(texts: Any) -> Any:
-    """Return the labels or annotations of trials; no others are read."""
+    """Return the labels or annotations of trials and of code; no others are read."""
     if not isinstance(texts, Mapping):
         return texts
-    found = {name: texts[name] for name in OF_TRIALS if name in texts}
+    found = {name: texts[name] for name in (*OF_TRIALS, CODE_ARRIVED) if name in texts}
     return {name: text for name, text in found.items() if len(str(text)) <= MAX_ANNOTATION}
 
 

@@ -1,5 +1,6 @@
 """The job of a command line: a job file, or a script, module or command with its options and no file."""
 
+import json
 import os
 import shlex
 import sys
@@ -35,6 +36,7 @@ class JobOptions(NamedTuple):
     gpus: int | None
     env: list[dict[str, str]]
     image: str | None
+    code: Path | None
     sets: list[str]
     save: Path | None
 
@@ -83,6 +85,12 @@ def declare_program(parser: common.Parser, backend: Backend) -> None:
     )
     if backend == "cluster":
         parser.add_argument("--image", metavar="IMAGE", help="container image that the program runs in")
+    parser.add_argument(
+        "--code",
+        metavar="FOLDER",
+        type=Path,
+        help="send the files of this folder along, those that git does not ignore; the program runs from a copy",
+    )
     common.sets(parser)
 
 
@@ -223,8 +231,17 @@ def fields(options: JobOptions) -> list[str]:
         "procsPerNode": options.procs,
         "gpusPerNode": options.gpus,
         "image": options.image,
+        "code.path": _code_path(options),
     }
     return [f"{field}={value}" for field, value in given.items() if value is not None]
+
+
+def _code_path(options: JobOptions) -> str | None:
+    """Return `--code` relative to the job file or, where there is none, to the current folder."""
+    file, code = options.file, options.code
+    if code is None or file is None or file.suffix == SCRIPT_SUFFIX or str(file) == "-":
+        return None if code is None else json.dumps(str(code))
+    return json.dumps(os.path.relpath(code, file.absolute().parent))
 
 
 def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], str]:
@@ -234,10 +251,13 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
 
     spec: dict[str, Any] = {}
     if options.file is not None:
-        from torchyard.client.scripts import script_name, script_spec
+        from torchyard.client.scripts import script_in_code, script_name, script_spec
 
         source, name = str(options.file), script_name(options.file)
-        spec = script_spec(options.file, options.words, backend, options.image, say)
+        if options.code is not None:
+            spec = script_in_code(options.file, options.words, options.code)
+        else:
+            spec = script_spec(options.file, options.words, backend, options.image, say)
     elif options.module is not None:
         if options.module.endswith(SCRIPT_SUFFIX) and Path(options.module).is_file():
             fix = f"`torchyard {_verb(backend)} {shlex.quote(options.module)}` starts a script"
@@ -259,8 +279,12 @@ def _document(options: JobOptions, backend: Backend) -> tuple[dict[str, Any], st
         verb = _verb(backend)
         fix = f"`torchyard {verb} train.py -- --lr 1e-3` starts a script; `torchyard {verb} --help` explains it"
         raise RefusalError("neither FILE nor -m MODULE nor a command after -- is given", fix)
-    if backend == "cluster" and options.file is None and options.image is None:
-        fix = "add --image IMAGE, an image that holds your code"
+    if options.code is not None and options.file is None:
+        from torchyard.client.bundle.attach import program_location
+
+        spec["workingDir"] = program_location(options.code, None).working_dir
+    elif backend == "cluster" and options.file is None and options.image is None:
+        fix = "add --code FOLDER, or --image IMAGE, an image that holds your code"
         raise RefusalError(f"{source} must be in the image of the pods, and no image is given", fix)
     spec["env"] = list(_by_name(options.env).values())
     spec = {field: value for field, value in spec.items() if value}

@@ -66,6 +66,7 @@ def submit(
     from torchyard.cli.commands.follow import follow
     from torchyard.cli.commands.job_options import requested, save
     from torchyard.client.backend import Backend
+    from torchyard.client.bundle.attach import packed
     from torchyard.client.cluster import ClusterBackend
     from torchyard.client.jobs import creatable
     from torchyard.client.location import Location
@@ -84,7 +85,8 @@ def submit(
     if options.save is not None:
         save(wanted, options.save, "cluster")
         return SUCCEEDED
-    job = wanted.job
+    code = packed(wanted.job, wanted.folder, say)
+    job = wanted.job if code is None else code.job
     _warn(job)
     if name is not None:
         job = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
@@ -95,7 +97,7 @@ def submit(
 
     async def submit(backend: Backend) -> int:
         assert isinstance(backend, ClusterBackend)
-        kept = await backend.create(document)
+        kept = await backend.create(document, code)
         if output is not None:
             emit(kept.document, output)
         say(f"{called} is submitted to {backend.where}")

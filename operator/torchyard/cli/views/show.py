@@ -1,7 +1,7 @@
 """What a person wants to know of a run, most important first: drawing is a pure function of the run."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Group, RenderableType
@@ -12,7 +12,7 @@ from torchyard.api import queue_position
 from torchyard.api.formatting import addressed, clean
 from torchyard.api.reasons import NO_REASON
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import Attempt, Phase, State
+from torchyard.api.status import Attempt, CodeStatus, Phase, State, TrainingJobStatus
 from torchyard.api.values import plural, size, span
 from torchyard.cli.views.snapshot import STATE_STYLES, age, headline, interrupted, progress_words, state_word
 from torchyard.client.backend import Kept
@@ -116,13 +116,8 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
         used, whole = status.gpus.memory_used_bytes, status.gpus.memory_total_bytes
         words += [f"{size(used)} of {size(whole)}"] if used is not None and whole else []
         table.add_row("gpus", "  ".join(words))
-    if status.batch is not None:
-        parts = f"{status.batch.per_process} of each process"
-        parts += f" in {status.batch.accumulation} passes" if status.batch.accumulation > 1 else ""
-        table.add_row("batch", f"{status.batch.whole} samples a step, {parts}")
-    for device, holders in status.devices.items():
-        what = "ranks" if re.search("[,-]", holders) else "rank"
-        table.add_row("device", f"{clean(device)}  {what} {clean(holders)}")
+    for name, text in _setting(status):
+        table.add_row(name, text)
     if status.restarts.total or status.restarts.counted:
         words = [str(status.restarts.total)]
         words += (
@@ -132,6 +127,25 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
     for text in status.warnings:
         table.add_row("warning", clean(text))
     return table
+
+
+def _setting(status: TrainingJobStatus) -> Iterator[tuple[str, str]]:
+    """Yield how the samples of a step are divided, which devices train, and which code."""
+    if status.batch is not None:
+        parts = f"{status.batch.per_process} of each process"
+        parts += f" in {status.batch.accumulation} passes" if status.batch.accumulation > 1 else ""
+        yield "batch", f"{status.batch.whole} samples a step, {parts}"
+    for device, holders in status.devices.items():
+        what = "ranks" if re.search("[,-]", holders) else "rank"
+        yield "device", f"{clean(device)}  {what} {clean(holders)}"
+    if status.code is not None:
+        yield "code", clean(_code_words(status.code))
+
+
+def _code_words(code: CodeStatus) -> str:
+    where = f"{code.branch or 'commit'} {code.commit[:12]}" if code.commit else ""
+    changed = "with changes" if code.changed else ""
+    return "  ".join(filter(None, (code.digest[:12], where, changed)))
 
 
 def attempts(rounds: list[Attempt]) -> RenderableType:

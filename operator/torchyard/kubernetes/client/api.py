@@ -26,6 +26,7 @@ from torchyard.version import __version__
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"  # lists of built-in kinds are merged by key
 APPLY_PATCH = "application/apply-patch+yaml"  # JSON is YAML
 METADATA_OF_ALL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"  # of a list
 METADATA_OF_ONE = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"

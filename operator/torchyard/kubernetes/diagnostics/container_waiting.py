@@ -2,6 +2,7 @@
 
 import re
 
+from torchyard.api.names import CODE_CONFIG_MAP
 from torchyard.api.reasons import Reason, one_line
 from torchyard.kubernetes.diagnostics import scheduler_message, termination
 from torchyard.kubernetes.manifests import names
@@ -90,8 +91,11 @@ def missing(message: str) -> tuple[str, str] | None:
     found = _MISSING.search(message)
     if found is not None:
         # Volumes name it with its namespace: `default/token`; `object "ns"/"name" not registered` adds nothing.
-        code = Reason.MISSING_SECRET if found["kind"].lower() == "secret" else Reason.MISSING_CONFIG_MAP
-        return code, found["name"].rsplit("/", 1)[-1]
+        name = found["name"].rsplit("/", 1)[-1]
+        if found["kind"].lower() == "secret":
+            return Reason.MISSING_SECRET, name
+        code = Reason.CODE_MISSING if name.startswith(CODE_CONFIG_MAP) else Reason.MISSING_CONFIG_MAP
+        return code, name
     key = _KEY.search(message)
     if key is not None:
         return (

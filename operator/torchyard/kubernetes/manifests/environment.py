@@ -11,6 +11,7 @@ from torchyard.api import launch
 from torchyard.api.launch import MASTER_PORT, checkpoint_claim, is_agentless, local_procs, requested_procs
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec_code import Code
 from torchyard.api.spec_placement import Volume
 from torchyard.api.values import amount
 from torchyard.kubernetes.manifests import names
@@ -143,6 +144,8 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
     if spec.env_from:
         folders = (f"{names.VARIABLES}/{position}" for position in range(len(spec.env_from)))
         env["TORCHYARD_VARIABLE_FOLDERS"] = ":".join(folders)
+    if spec.code is not None:
+        env |= {"TORCHYARD_CODE_ROOT": names.CODE, "TORCHYARD_CODE_MOUNT": names.CODE_PARTS}
     if spec.working_dir is not None:
         env["TORCHYARD_WORKING_DIR"] = spec.working_dir
     return env
@@ -190,7 +193,9 @@ def _parts(text: str) -> Iterator[str]:
 _BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES = (
     f"torchyard-{name}" for name in ("bin", "config", "run", "intake", "shm", "tmp", "checkpoints", "variables")
 )
+_CODE, _CODE_PARTS = "torchyard-code", "torchyard-code-parts"
 
+_CODE_LIMIT = "256Mi"  # of former and new code, unpacked and in parts
 _RUN_LIMIT = "256Mi"  # reports of kilobytes, and what NCCL's flight recorder and faulthandler write about a hang
 
 
@@ -213,6 +218,7 @@ def volumes(spec: TrainingJobSpec, site: Site) -> list[Entry]:
         {"name": _SHM, "emptyDir": shm},
         {"name": _TMP, "emptyDir": {}},
         {"name": _CHECKPOINTS, **_checkpoints(spec)},
+        *_code(spec.code),
         *({"name": volume.name, **_source(volume)} for volume in spec.volumes),
     ]
 
@@ -245,6 +251,7 @@ def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
         _mount(_SHM, names.SHM),
         _mount(_TMP, names.TMP),
         _mount(_CHECKPOINTS, names.CHECKPOINTS),
+        *_code_mounts(spec.code),
         *(
             _mount(volume.name, volume.mount_path, read_only=volume.read_only or volume.claim is None)
             for volume in spec.volumes
@@ -273,6 +280,26 @@ def _intake(site: Site) -> list[Entry]:
         {"serviceAccountToken": token},
         {"downwardAPI": {"items": [{"path": "ca.crt", "fieldRef": {"fieldPath": ca}}]}},
     ]
+
+
+def _code(code: Code | None) -> list[Entry]:
+    """Return the volumes of code: one for what agents unpack, one with the parts of the archive."""
+    if code is None or code.digest is None:
+        return []
+    parts = [
+        {"configMap": {"name": name, "items": [{"key": names.PART, "path": f"{names.PART}-{number:04}"}]}}
+        for number, name in enumerate(names.code_parts(code.digest, code.parts))
+    ]
+    return [
+        {"name": _CODE, "emptyDir": {"sizeLimit": _CODE_LIMIT}},
+        {"name": _CODE_PARTS, "projected": {"sources": parts}},
+    ]
+
+
+def _code_mounts(code: Code | None) -> list[Entry]:
+    if not _code(code):
+        return []
+    return [_mount(_CODE, names.CODE), _mount(_CODE_PARTS, names.CODE_PARTS, read_only=True)]
 
 
 def _checkpoints(spec: TrainingJobSpec) -> Entry:

@@ -4,7 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from torchyard.api.names import JOB_LABEL
+from torchyard.api.names import CODE_CONFIG_MAP, JOB_LABEL
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "torchyard"
@@ -30,7 +30,10 @@ AGENT_INSTALLED = f"{BIN}/torchyard-agent.pyz"
 CONFIG = f"{ROOT}/config"
 VARIABLES = f"{ROOT}/variables"  # the config maps and secrets of envFrom, a folder each
 RUN = f"{ROOT}/run"
+CODE = f"{ROOT}/code"  # unpacked, in a folder for each digest
+CODE_PARTS = f"{ROOT}/code-parts"  # the archive that the pod was created with
 INTAKE = f"{ROOT}/intake"
+PART = "part"  # the key of a ConfigMap that holds a part of the code
 CHECKPOINTS = f"{ROOT}/checkpoints"
 SHM = "/dev/shm"  # noqa: S108 - in the container, where it is a volume of this pod alone
 TMP = "/tmp"  # noqa: S108
@@ -46,6 +49,11 @@ def gang_service(job: str) -> str:
 def gang_policy(job_uid: str) -> str:
     """Name of the NetworkPolicy of a job: no other job can have it, not even a later one of the same name."""
     return f"ty-{job_uid}"
+
+
+def code_parts(digest: str, count: int) -> list[str]:
+    """Names of the ConfigMaps that hold the code with this digest."""
+    return [f"{CODE_CONFIG_MAP}{digest[:12]}-{number}" for number in range(count)]
 
 
 def gang_host(job: str, index: int) -> str:

@@ -1,6 +1,7 @@
 """Checkpoints of a gang: save, restore, identity. Collective; rank 0 decides for all ranks."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -14,6 +15,8 @@ from torchyard_trainers.core.json_text import json_of, number_of
 from torchyard_trainers.core.world import World, retried
 
 SAVE_ATTEMPTS = 4
+CODE = "TORCHYARD_CODE"
+"""Variable of the agent: digest, commit, branch and changes of the code that travelled with the job, as JSON."""
 BEST = "best"
 MODEL_SHAPE = "model shape"  # in an identity: a digest of names and shapes of all weights
 FROZEN_BASE = "frozen base"  # in an identity: a digest of the values of all frozen weights
@@ -88,6 +91,7 @@ class Checkpoints:
                 compare_identity(path, identity)
             else:
                 record = {"schema": 1, "identity": identity, "config": config, "workingDir": str(Path.cwd())}
+                record |= {"code": json.loads(os.environ[CODE])} if CODE in os.environ else {}  # of a bundle
                 commits.write_atomically(path, json.dumps(record, indent=1))
 
         self._world.from_leader(check_or_write)

@@ -1,0 +1,94 @@
+"""Turn `code.path` of a job into the bundle that travels, and find a program below the folder of the code."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from torchyard.api.names import CODE_ARRIVED
+from torchyard.api.resource import TrainingJob
+from torchyard.client.backend import Notice
+from torchyard.client.bundle.archive import parts
+from torchyard.client.bundle.bundle import Bundle, bundle_of
+from torchyard.client.errors import TorchYardError
+
+
+class Packed(NamedTuple):
+    """A job that names its code by digest, and the parts of the archive."""
+
+    job: TrainingJob
+    bundle: Bundle
+    parts: list[bytes]
+
+
+def packed(job: TrainingJob, folder: Path, notice: Notice) -> Packed | None:
+    """Return a job with its code; None: it has none.
+
+    Args:
+        job: a valid job.
+        folder: what `code.path` is relative to.
+        notice: called with each sentence about the code: files, size, what was left out.
+
+    Raises:
+        TorchYardError: the code cannot travel, or is not on this machine.
+    """
+    code = job.spec.code
+    if code is None:
+        return None
+    if code.path is None:
+        what = f"spec.code.digest names code {str(code.digest)[:12]}, which was sent with another job"
+        raise TorchYardError(what, "set spec.code.path to its folder")
+    bundle = bundle_of(folder / code.path)
+    pieces = parts(bundle.archived())
+    for sentence in bundle.sentences():
+        notice(f"torchyard: {sentence}")
+    found = bundle.provenance
+    code = replace(
+        code,
+        digest=bundle.digest,
+        parts=len(pieces),
+        commit=found.commit or None,
+        branch=found.branch or None,
+        diff=found.diff or None,
+    )
+    return Packed(replace(job, spec=replace(job.spec, code=code)), bundle, pieces)
+
+
+def arrived(job: TrainingJob) -> TrainingJob:
+    """Return the job with the note that its code is where its pods find it."""
+    code = job.spec.code
+    assert code is not None, "packed"
+    annotations = {**job.metadata.annotations, CODE_ARRIVED: code.digest}
+    return replace(job, metadata=replace(job.metadata, annotations=annotations))
+
+
+class ProgramLocation(NamedTuple):
+    """Where a program of the current folder is once its code has travelled."""
+
+    working_dir: str | None
+    script: str | None
+
+
+def program_location(code: Path, script: Path | None) -> ProgramLocation:
+    """Return the working directory of a program below the folder of its code, and the path of its script from there.
+
+    Args:
+        code: folder that travels.
+        script: of the program; None: a module or a command.
+
+    Raises:
+        TorchYardError: the script is not in the folder.
+    """
+    root, here = Path(os.path.realpath(code)), Path(os.path.realpath("."))
+    start = here if here.is_relative_to(root) else root
+    working_dir = None if start == root else str(start.relative_to(root))
+    if script is None:
+        return ProgramLocation(working_dir, None)
+    # Of a link, the link itself travels.
+    found = Path(os.path.realpath(script.parent), script.name)
+    if not found.is_file():
+        raise TorchYardError(f"{script}: there is no such file", "give the path of a script or of a job file")
+    if not found.is_relative_to(root):
+        raise TorchYardError(f"{script} is not in the folder of --code, {code}", "give a folder that holds it")
+    return ProgramLocation(working_dir, os.path.relpath(found, start))
