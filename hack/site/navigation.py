@@ -5,7 +5,13 @@ from typing import Any
 
 NAVIGATION: list[dict[str, Any]] = [
     {"Home": "index.md"},
-    {"Start": [{"Your own script": "your-script.md"}, {"Install on a cluster": "installation.md"}]},
+    {
+        "Start": [
+            {"Your own script": "your-script.md"},
+            {"Your code goes along": "your-code.md"},
+            {"Install on a cluster": "installation.md"},
+        ]
+    },
     {
         "Guides": [
             {"The page": "page.md"},

@@ -18,7 +18,7 @@ def arrive(world, digest=DIGEST):
 def test_no_pod_is_created_before_the_code_has_arrived():
     world = World(2, code=Code(digest=DIGEST, commit="c" * 40, branch="main", diff="-1\n+2\n"))
     world.settle()
-    assert (world.status.state, world.status.reason, world.pods) == ("Queued", "CodeMissing", {})
+    assert (world.status.state, world.status.reason, world.pods) == ("Pending", "CodeMissing", {})
     arrive(world, "cd" * 32)
     assert (world.status.reason, world.pods) == ("CodeMissing", {})
     arrive(world)

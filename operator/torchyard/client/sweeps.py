@@ -3,16 +3,19 @@
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from torchyard.api.resource import API_VERSION, TrainingJob
 from torchyard.api.resource import KIND as JOB
+from torchyard.client.backend import Notice, logged
 from torchyard.client.documents import json_values, sets_of, shown
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.client.functions import JobFunction
 from torchyard.client.jobs import metadata_of_users
 from torchyard.client.location import HERE, Location, is_configured
-from torchyard.client.start import folder_of, require_torch
+from torchyard.client.start import folder_of, keep_code, require_torch
 from torchyard.client.sweep_files import checked_sweep, checked_trials, named, the_sweep
 from torchyard.client.trials import TrialsTable
 from torchyard.local.sweeps import NoSweepError, load_sweep, remove_sweep, sweep_names, trial_jobs
@@ -20,6 +23,9 @@ from torchyard.sweeps.codec import sweep_document
 from torchyard.sweeps.resource import KIND, TrainingSweep
 from torchyard.sweeps.results import best_job, results_of
 from torchyard.sweeps.validate import validate_sweep_document
+
+if TYPE_CHECKING:
+    from torchyard.client.bundle.attach import Packed
 
 LOOK_SECONDS = 2.0
 PLACES = (None, "machine", "cluster")
@@ -207,7 +213,8 @@ async def sweep(
         )
     wanted, source, folder = await asyncio.to_thread(_requested, target, name, overrides)
     if on == "cluster" or (on is None and (context is not None or namespace is not None)):
-        made = await _submitted(wanted, source, context, namespace)
+        wanted, code = await asyncio.to_thread(with_code, wanted, folder, logged)
+        made = await _submitted(wanted, source, context, namespace, code)
     else:
         made = await _started(wanted, folder)
     if wait:
@@ -270,12 +277,31 @@ def _requested(
     return wanted, "sweep", folder_of(wanted.metadata, Path.cwd())
 
 
-def prepared(wanted: TrainingSweep, folder: Path) -> TrainingSweep:
+def with_code(sweep: TrainingSweep, folder: Path, notice: Notice) -> "tuple[TrainingSweep, Packed | None]":
+    """Return a sweep whose trials name their code by digest, and that code; None: they have none.
+
+    Args:
+        sweep: a valid one.
+        folder: what `code.path` is relative to.
+        notice: called with each sentence about the code.
+    """
+    from torchyard.client.bundle.attach import packed
+
+    template = sweep.spec.job_template
+    code = packed(TrainingJob(metadata=sweep.metadata, spec=template.spec), folder, notice)
+    if code is None:
+        return sweep, None
+    template = msgspec.structs.replace(template, spec=code.job.spec)
+    return msgspec.structs.replace(sweep, spec=msgspec.structs.replace(sweep.spec, job_template=template)), code
+
+
+def prepared(wanted: TrainingSweep, folder: Path, notice: Notice = logged) -> TrainingSweep:
     """Write a sweep of this machine, or go on with the one of its name; return it as it is kept.
 
     Args:
         wanted: a valid one.
         folder: that `workingDir` of its jobs is relative to.
+        notice: called with each sentence about the code of its jobs.
 
     Raises:
         TorchYardError: it is suspended, its name is taken, or its algorithm needs a library that is not installed.
@@ -289,6 +315,9 @@ def prepared(wanted: TrainingSweep, folder: Path) -> TrainingSweep:
     require_torch(TrainingJob(metadata=wanted.metadata, spec=wanted.spec.job_template.spec))
     try:
         require_libraries(wanted.spec)
+        wanted, code = with_code(wanted, folder, notice)
+        if code is not None:
+            keep_code(code)
         return create_sweep(wanted, folder)
     except (ValueError, MissingLibraryError) as error:
         raise TorchYardError(str(error).rstrip(".")) from error
@@ -302,12 +331,14 @@ async def _started(wanted: TrainingSweep, folder: Path) -> Sweep:
     return Sweep(made.metadata.name, made.metadata.uid)
 
 
-async def _submitted(wanted: TrainingSweep, source: str, context: str | None, namespace: str | None) -> Sweep:
+async def _submitted(
+    wanted: TrainingSweep, source: str, context: str | None, namespace: str | None, code: "Packed | None"
+) -> Sweep:
     from torchyard.client.remote.session import connection
 
     document = creatable(wanted, source, namespace)
     async with connection(context, namespace or document["metadata"].get("namespace")) as remote:
-        metadata = (await create(remote, document))["metadata"]
+        metadata = (await create(remote, document, code))["metadata"]
     return Sweep(metadata["name"], metadata["uid"], Location("cluster", context, metadata["namespace"]))
 
 
@@ -325,12 +356,13 @@ def creatable(sweep: TrainingSweep, source: str, namespace: str | None) -> dict[
     return document
 
 
-async def create(remote: Any, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Create a sweep on a cluster, and return it as it is kept.
+async def create(remote: Any, document: Mapping[str, Any], code: "Packed | None" = None) -> dict[str, Any]:
+    """Create a sweep on a cluster, send the code of its trials, and return the sweep as it is kept.
 
     Args:
         remote: the open connection (`remote.session.Remote`).
         document: the sweep.
+        code: of its trials, whose pods wait for it.
 
     Raises:
         TorchYardError: there is one of its name, or sweeps are not installed.
@@ -341,9 +373,14 @@ async def create(remote: Any, document: Mapping[str, Any]) -> dict[str, Any]:
     name = document["metadata"]["name"]
     body = {**document, "metadata": {**document["metadata"], "namespace": remote.namespace}}
     try:
-        return await sweeps.create(remote, body)
+        created = await sweeps.create(remote, body)
     except AlreadyExists as error:
         fix = f"`torchyard sweep rm {name}{remote.flags}` first, or give this one another --name"
         raise TorchYardError(f"there is a TrainingSweep {name!r} in {remote.where} already", fix) from error
     except NotFound as error:
         raise sweeps.missing(remote, name, error) from error
+    if code is not None:
+        from torchyard.client.bundle.upload import owner_of, upload
+
+        await upload(remote, owner_of(created), code.bundle.digest, code.parts)
+    return created

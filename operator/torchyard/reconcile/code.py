@@ -11,14 +11,14 @@ def missing_code(job: TrainingJob) -> str:
     """Return which code of a job has not arrived, so that pods would only hold resources; empty: all has.
 
     The operator may not read ConfigMaps: who submits the job notes in an annotation that they are there. The trials of
-    a sweep have the code of their sweep.
+    a sweep have the code of their sweep, for which their pods wait.
     """
     code = job.spec.code
-    if code is None or SWEEP_UID in job.metadata.labels:
+    if code is None:
         return ""
     if code.digest is None:
         return f"spec.code.path is {code.path}, a folder of the machine that the job was written on"
-    arrived = job.metadata.annotations.get(CODE_ARRIVED) == code.digest
+    arrived = SWEEP_UID in job.metadata.labels or job.metadata.annotations.get(CODE_ARRIVED) == code.digest
     return "" if arrived else f"digest {code.digest[:12]}"
 
 

@@ -371,7 +371,8 @@ def _queue(view: View, status: TrainingJobStatus) -> Transition:
     elif is_preempted(status):
         status = with_reason(status, State.SUSPENDED, Reason.PREEMPTED, verdict.evidence)
     else:
-        status = with_reason(status, State.QUEUED, verdict.reason, verdict.evidence)
+        state = State.PENDING if verdict.reason is Reason.CODE_MISSING else State.QUEUED
+        status = with_reason(status, state, verdict.reason, verdict.evidence)
     return Transition(status=status, events=_waiting_events(view.job.status, status))
 
 

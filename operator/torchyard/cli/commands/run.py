@@ -23,12 +23,15 @@ def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) 
     torchyard run job.yaml
     torchyard run sweep.yaml
     torchyard run train.py --nodes 2 --procs-per-node 2 -- --lr 1e-3
+    torchyard run train.py --code . -- --lr 1e-3
     torchyard run -m package.train -- --lr 1e-3
     torchyard run -- bash train.sh
 
     Scripts and modules are started with torchrun in the current folder. torchrun and python are the ones on your PATH;
     without a torchrun there, TorchYard uses its own. The output of the program is written to stdout, or shown below the
     curve if stdout is a terminal.
+
+    With --code, the program runs from a copy of the folder, so that edits do not change a run.
 
     An unfinished run of the same name continues from its newest checkpoint; a finished one starts over. To train a
     finished run for longer: --name NEW --set checkpoint.resumeFrom=NAME --set trainer.params.steps=MORE (vecrl:

@@ -41,11 +41,12 @@ def submit(
 
     torchyard submit job.yaml
     torchyard submit train.py --nodes 2 --gpus-per-node 8 -- --lr 1e-3
+    torchyard submit train.py --code . -- --lr 1e-3
     torchyard submit --image IMAGE -m package.train -- --lr 1e-3
     torchyard submit --image IMAGE -- torchrun train.py --lr 1e-3
 
-    The job contains the script (at most 60 KiB, without modules of its folder); modules and commands are those of the
-    image.
+    The job contains the script (at most 60 KiB, without modules of its folder). With --code, a folder goes along: the
+    files that git does not ignore. Other modules and commands are those of the image.
 
     The file of a TrainingSweep makes the operator run its trials; `torchyard sweep` shows the results.
 

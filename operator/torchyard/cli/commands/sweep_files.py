@@ -15,7 +15,8 @@ def sweep_of(options: JobOptions) -> TrainingSweep:
     """
     file = options.file
     assert file is not None
-    given = [options.nodes, options.procs, options.gpus, options.save, options.module, *options.words, *options.env]
+    size = [options.nodes, options.procs, options.gpus]
+    given = [*size, options.save, options.module, options.code, *options.words, *options.env]
     if any(each is not None for each in given):
         fix = "change jobTemplate in the file, or use --set jobTemplate.spec.nodes=2"
         raise RefusalError(f"{file} is a sweep, and options of a job are given", fix)

@@ -39,7 +39,7 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
 
     assert options.file is not None
     wanted = with_programs(named(sweep_of(options), name), programs_of_shell())
-    sweep = prepared(wanted, folder_of(wanted.metadata, options.file.absolute().parent, say))
+    sweep = prepared(wanted, folder_of(wanted.metadata, options.file.absolute().parent, say), say)
     try:
         with control_sweep(sweep.metadata.name):
             return asyncio.run(_Watching(sweep).until_over(output))

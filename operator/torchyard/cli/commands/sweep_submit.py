@@ -17,15 +17,18 @@ def submit(
         RefusalError: the file is invalid, the name is taken, or the cluster refuses.
     """
     from torchyard.client.remote.session import Remote, ask
-    from torchyard.client.sweeps import creatable, create
+    from torchyard.client.start import folder_of
+    from torchyard.client.sweeps import creatable, create, with_code
 
+    assert options.file is not None
     sweep = named(sweep_of(options), name)
+    sweep, code = with_code(sweep, folder_of(sweep.metadata, options.file.absolute().parent, say), say)
     called = sweep.metadata.name
     document = creatable(sweep, str(options.file), namespace)
     _warn(sweep)
 
     async def submit_to(remote: Remote) -> int:
-        created = await create(remote, document)
+        created = await create(remote, document, code)
         if output is not None:
             emit(created, output)
         say(f"sweep {called} is submitted to {remote.where}")
