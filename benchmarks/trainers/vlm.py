@@ -21,10 +21,10 @@ from torchyard_trainers.core.parallel import parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import optimize
+from torchyard_trainers.core.vision_language import FAMILIES
 from torchyard_trainers.core.weights import built, fill
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.core.world import World
-from torchyard_trainers.vlm.models import FAMILIES
 
 FEW = 32  # environment steps of the peer in a turn
 

@@ -11,7 +11,8 @@ from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from torchyard_trainers.core.checkpoints.starting_weights import match
-from torchyard_trainers.core.exits import DataMismatchError, Exit
+from torchyard_trainers.core.exits import ConfigError, DataMismatchError, Exit
+from torchyard_trainers.core.weights import built
 
 
 def tensors(*names, frozen=()):
@@ -96,3 +97,21 @@ def test_a_run_begins_with_a_hugging_face_folder(yard, calm, tmp_path):
     yard.train(settings(pretrained=False, initFrom=str(folder)), world=2)
     assert yard.losses() == pytest.approx(calm.losses(), rel=1e-5)
     assert json.loads((yard.checkpoints / "run.json").read_text())["initFrom"] == {"folder": str(folder)}
+
+
+class LazyWork:
+    """A workload whose model has a layer without a size."""
+
+    pretrained = None
+
+    def __init__(self, *, deferred):
+        self.deferred = deferred
+
+    def build(self):
+        return nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3))
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_a_lazy_layer_is_named_before_anything_computes_with_it(deferred):
+    with pytest.raises(ConfigError, match=r"has a lazy layer '1' \(LazyLinear\), whose weights have no size before"):
+        built(LazyWork(deferred=deferred))

@@ -14,6 +14,7 @@ from torchyard_trainers.core.parallel import parallelize
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter
 from torchyard_trainers.core.step import optimize
+from torchyard_trainers.core.vision_language import FAMILIES
 from torchyard_trainers.core.vocabulary import open_vocabulary
 from torchyard_trainers.core.weights import built, fill
 from torchyard_trainers.core.workload import MicroBatch, Session
@@ -21,7 +22,7 @@ from torchyard_trainers.core.world import World
 from torchyard_trainers.rl.tabletop import ACTIONS, Tabletop
 from torchyard_trainers.vlm import tower
 from torchyard_trainers.vlm.cloning import clone_loss, demonstrations
-from torchyard_trainers.vlm.models import FAMILIES, Answer, Policy, build_policy, check_size, config_of
+from torchyard_trainers.vlm.models import Answer, Policy, build_policy, check_size, config_of
 from torchyard_trainers.vlm.params import resolve_params
 from torchyard_trainers.vlm.prompt import make_prompt
 from torchyard_trainers.vlm.task import VisionLanguagePolicy

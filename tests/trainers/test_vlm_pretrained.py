@@ -10,10 +10,11 @@ from tests.support.trainers.tokenizers import write_tokenizer
 
 from torchyard_trainers.core.config import Parallelism
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.vision_language import FAMILIES
 from torchyard_trainers.core.weights import allocate, built, fill
 from torchyard_trainers.core.world import World
 from torchyard_trainers.rl.tabletop import ACTIONS
-from torchyard_trainers.vlm.models import FAMILIES, config_of
+from torchyard_trainers.vlm.models import config_of
 from torchyard_trainers.vlm.params import resolve_params
 from torchyard_trainers.vlm.task import VisionLanguagePolicy
 

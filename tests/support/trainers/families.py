@@ -116,3 +116,41 @@ def save_family(name, folder):
     lm.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+# As that of Qwen2-VL.
+VISION_TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+VISION_TOKENS = {
+    "vision_start_token_id": "<|vision_start|>",
+    "vision_end_token_id": "<|vision_end|>",
+    "image_token_id": "<|image_pad|>",
+    "video_token_id": "<|video_pad|>",
+}
+
+
+def save_vision_family(name, folder):
+    """Write a tiny model that reads images, such as `tiny-qwen2-vl` of `vlm`, with a tokenizer of bytes."""
+    import transformers
+    from tests.support.trainers.tokenizers import byte_level
+
+    from torchyard_trainers.core.vision_language import FAMILIES as SEEING
+    from torchyard_trainers.vlm.models import PRESETS
+
+    special = ["<|im_start|>", "<|im_end|>", *VISION_TOKENS.values()]
+    tokenizer = byte_level(special, VISION_TEMPLATE, eos="<|im_end|>")
+    kind, arguments = PRESETS[name]
+    numbers = {key: tokenizer.convert_tokens_to_ids(text) for key, text in VISION_TOKENS.items()}
+    text = {**arguments["text_config"], "vocab_size": len(tokenizer)}
+    config_class, model_class = (getattr(transformers, each) for each in SEEING[kind])
+    torch.manual_seed(1)
+    model = model_class(config_class(**{**arguments, "text_config": text, **numbers}))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    size = {"shortest_edge": 16 * 16, "longest_edge": 64 * 64}
+    transformers.Qwen2VLImageProcessorPil(patch_size=8, size=size).save_pretrained(folder)
+    return folder

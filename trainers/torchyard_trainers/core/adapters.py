@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA) by peft, inside a model of transformers."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -60,7 +60,7 @@ def add_lora(
             f"LoRA targets: {type(language).__name__} has no linear layers that take adapters; train all weights"
         )
     if unknown := [each for each in wanted if not _has_layer(language, each)]:
-        known = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in _linear(language)))
+        known = ", ".join(_linear(language))
         raise ConfigError(
             f"LoRA targets {wanted}: the model has no layer {unknown[0]!r}; its linear layers are {known}"
         )
@@ -231,7 +231,7 @@ def _grow(language: Any, adapters: SavedLora) -> None:
 
 
 def _linear(language: nn.Module) -> list[str]:
-    """Return the last part of the names of all linear layers but the output layer.
+    """Return the ends of the names of all linear layers but the output layer.
 
     A layer that computes more than a product, such as the router of Phi's experts, does not count. In a family with
     fused experts, peft reads `gate_proj` as that of the experts, also where a dense layer has the name (DeepSeek-V3):
@@ -248,9 +248,23 @@ def _linear(language: nn.Module) -> list[str]:
         if name != head
         and (type(each).forward in (nn.Linear.forward, Conv1D.forward) or type(each).__name__ in _PRODUCTS)
     ]
-    understood = LoraConfig(target_modules=sorted({name.rsplit(".", 1)[-1] for name in layers}))
+    others = _ends({name for name, _ in language.named_modules()} - {*layers, head})
+    understood = LoraConfig(target_modules=sorted({_short(name, others) for name in layers}))
     convert_peft_config_for_transformers(understood, language, None)
     return sorted(understood.target_modules)
+
+
+def _short(name: str, others: Collection[str]) -> str:
+    """Return the end of a name, of as few parts as no other name ends with: `q_proj`, but `attn.proj` and `mlp.0`."""
+    parts = name.split(".")
+    ends = (".".join(parts[-count:]) for count in range(1, len(parts) + 1))
+    return next((each for each in ends if each not in others), name)
+
+
+def _ends(names: Iterable[str]) -> set[str]:
+    """Return all ends of names that are whole parts."""
+    divided = [each.split(".") for each in names]
+    return {".".join(parts[-count:]) for parts in divided for count in range(1, len(parts) + 1)}
 
 
 def has_adapters(model: nn.Module) -> bool:

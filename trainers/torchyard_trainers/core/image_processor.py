@@ -10,7 +10,7 @@ from torchyard_trainers.core.model_config import read_object
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 HALVES = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
 """Mean and standard deviation of each colour; transformers calls these IMAGENET_STANDARD."""
-_FILES = ("preprocessor_config.json", "processor_config.json")
+PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
 _SAME = 1e-4
 
 
@@ -25,7 +25,7 @@ def check_colours(folder: Path, field: str, colours: Sequence[Sequence[float]]) 
     Raises:
         ConfigError: the folder's image processor has others, or the file is not one.
     """
-    for path in (folder / name for name in _FILES):
+    for path in (folder / name for name in PROCESSOR_FILES):
         if not path.is_file():
             continue
         at = f"{field}: {path}"

@@ -24,6 +24,21 @@ def doc(text: str) -> Meta:
     return Meta(description=text)
 
 
+# The fields of LoRA of all workloads.
+LoraRank = Annotated[
+    Annotated[int, Meta(ge=1, le=4096)] | None,
+    doc("Rank of LoRA adapters, trained in place of the layers that have them; default: those of the preset, or none."),
+]
+LoraAlpha = Annotated[
+    Positive | None,
+    doc("The product of both adapters is multiplied by loraAlpha / loraRank; default: twice the rank."),
+]
+LoraTargets = Annotated[
+    Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(max_length=64)] | None,
+    doc("Names of the linear layers that get adapters, such as q_proj; default: all of the language model."),
+]
+
+
 def read(raw: dict[str, Any], kind: type[P]) -> P:
     """Check the `trainer.params` of a config.
 

@@ -6,11 +6,12 @@ that they are the same in every process and at every world size.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.nn.parameter import is_lazy
 
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.named_tensors import local_part, names_of
@@ -46,7 +47,7 @@ def parameters_on_meta() -> Iterator[None]:
     def register_on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         register(module, name, parameter)
         held = module._parameters[name]  # noqa: SLF001 - as accelerate does
-        if held is not None and not held.is_meta:
+        if held is not None and not is_lazy(held) and not held.is_meta:
             empty = nn.Parameter(held.detach().to("meta"), requires_grad=held.requires_grad)
             module._parameters[name] = empty  # noqa: SLF001
 
@@ -63,11 +64,21 @@ def is_deferred(work: Architecture) -> bool:
 
 
 def built(work: Architecture) -> nn.Module:
-    """Build the model of a workload; its parameters have no memory yet if `is_deferred`."""
-    if not is_deferred(work):
-        return work.build()
-    with parameters_on_meta():
-        return work.build()
+    """Build the model of a workload; its parameters have no memory yet if `is_deferred`.
+
+    Raises:
+        ConfigError: it has lazy layers.
+    """
+    with parameters_on_meta() if is_deferred(work) else nullcontext():
+        model = work.build()
+    for name, each in model.named_parameters():
+        if is_lazy(each):
+            layer = model.get_submodule(name.rpartition(".")[0])
+            raise ConfigError(
+                f"the model has a lazy layer {name.rpartition('.')[0]!r} ({type(layer).__name__}), whose weights have "
+                "no size before its first input; make it with the sizes of its inputs, as nn.Linear(in, out)"
+            )
+    return model
 
 
 def allocate(model: nn.Module, device: torch.device) -> None:

@@ -11,6 +11,7 @@ from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.data.batches import Batch, documents, encode
+from torchyard_trainers.lm.data.images import Seen
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import rows_of
 
@@ -33,6 +34,14 @@ def answers(settings: Settings, tokenizer: Any, ids: Any, *, held_out: bool = Fa
     return documents(prompts, completions, pad=tokenizer.pad_token_id)
 
 
+def seen_on(seen: Seen | None, device: torch.device) -> dict[str, Any]:
+    """Return the arguments of a forward pass of a model that reads images: `seen` and positions; {} of one of text."""
+    if seen is None:
+        return {}
+    there = seen.to(device)
+    return {"seen": there, "position_ids": there.positions}
+
+
 def score_answers(session: Session, made: Callable[[list[int]], Batch], count: int, *, at_once: int) -> Result:
     """Score the right answers of the evaluation set. Collective.
 
@@ -50,7 +59,7 @@ def score_answers(session: Session, made: Callable[[list[int]], Batch], count: i
     def measure(positions: list[int]) -> Tensor:
         batch = made(positions)
         tokens, labels = batch.tokens.to(device), batch.labels.to(device)
-        scores = model(tokens, labels, scores=True)
+        scores = model(tokens, labels, scores=True, **seen_on(batch.seen, device))
         with unset_fake_temporarily():  # the labels of a forecast have values
             rows = (labels != IGNORE).nonzero()[:, 0]
         sums = torch.zeros(2, len(tokens), dtype=torch.float64, device=device)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from torchyard_trainers.core.parameters import Count, Positive, Share, doc
+from torchyard_trainers.core.parameters import Count, LoraAlpha, LoraRank, LoraTargets, Positive, Share, doc
 from torchyard_trainers.core.schedules import Kind
 
 # The geometries of lm/models.py, which needs torch.
@@ -13,7 +13,7 @@ Rate = Annotated[float, Meta(ge=0, le=1)]
 Split = Annotated[str, Meta(min_length=1, max_length=200)]
 Location = Annotated[str, Meta(min_length=1, max_length=4096)]
 # Fields of a record.
-FIELDS = ("text", "messages", "prompt", "completion", "chosen", "rejected", "label", "answer")
+FIELDS = ("text", "messages", "prompt", "completion", "chosen", "rejected", "label", "answer", "images")
 
 
 FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
@@ -76,19 +76,12 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         | None,
         doc("pretrained: texts that become tokens; with loraRank, modulesToSave must train their embeddings."),
     ] = None
-    lora_rank: Annotated[
-        Count | None, doc("Rank of LoRA adapters, which are trained in place of the model; default: train all weights.")
-    ] = None
-    lora_alpha: Annotated[
-        Positive | None, doc("The product of both adapters is multiplied by loraAlpha / loraRank; default: 2 loraRank.")
-    ] = None
+    lora_rank: LoraRank = None
+    lora_alpha: LoraAlpha = None
     lora_dropout: Annotated[
         Annotated[float, Meta(ge=0, lt=1)] | None, doc("sft: dropout of what the adapters read; 0.")
     ] = None
-    lora_targets: Annotated[
-        list[str] | None,
-        doc("Linear layers with adapters, such as q_proj; default: all but the output layer."),
-    ] = None
+    lora_targets: LoraTargets = None
     quantize: Annotated[
         Literal["nf4"] | None,
         doc("Hold the frozen linear layers of pretrained in 4 bits while adapters are trained (QLoRA)."),
@@ -146,6 +139,16 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
             "instruction + input are the texts of two fields."
         ),
     ] = field(default_factory=dict)
+    image_folder: Annotated[
+        Location | None, doc("data: folder that paths of images are relative to; default: the working directory.")
+    ] = None
+    image_max_pixels: Annotated[
+        Annotated[int, Meta(ge=64, le=2**26)] | None,
+        doc("data: pixels of an image, above which it is made smaller; default: those of the model's processor."),
+    ] = None
+    freeze_vision: Annotated[bool, doc("pretrained: do not train the vision tower of a model that reads images.")] = (
+        False
+    )
     template_arguments: Annotated[
         Annotated[dict[str, bool | int | float | str], Meta(max_length=32)],
         doc("data: arguments of the chat template for all conversations, such as {enable_thinking: false}."),

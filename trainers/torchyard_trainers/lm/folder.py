@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.image_processor import PROCESSOR_FILES
 from torchyard_trainers.core.model_config import (
     MAX_CONFIG_BYTES,
     build_of,
@@ -22,6 +23,7 @@ from torchyard_trainers.core.tokenizer_file import (
     check_growth,
     check_tokenizer_file,
 )
+from torchyard_trainers.core.vision_language import FAMILIES
 from torchyard_trainers.core.vocabulary import tokens_beyond
 from torchyard_trainers.lm.models import LanguageModel, decoder_of
 
@@ -64,7 +66,8 @@ def read_config(folder: Path) -> Any:
 
     tree, at = read_config_json(folder, FIELD)
     kind = tree.get("model_type")
-    if not isinstance(kind, str) or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+    known = {*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, *FAMILIES}
+    if not isinstance(kind, str) or kind not in known:
         raise ConfigError(
             f"{at} has model_type {kind!r}, which transformers does not know as a causal language model; code inside "
             "a folder is never run"
@@ -75,6 +78,12 @@ def read_config(folder: Path) -> Any:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # the classes of the families raise anything
         raise ConfigError(f"{at} is not a config of a model: {one_line(error)}") from error
+
+
+def image_token(folder: Path) -> int | None:
+    """Return the token that stands for a part of an image; None: the model of the folder reads text only."""
+    config = read_config(folder)
+    return int(config.image_token_id) if config.model_type in FAMILIES else None
 
 
 def limits_in(folder: Path) -> tuple[int, int | None]:
@@ -185,6 +194,7 @@ def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False, added
     Raises:
         ConfigError: the folder has no such model, or fewer tokens than its tokenizer.
     """
+    import transformers
     from transformers import AutoModelForCausalLM, PreTrainedModel
 
     config = read_config(folder)
@@ -199,6 +209,9 @@ def empty_model(folder: Path, tokenizer: Any, *, value_head: bool = False, added
         )
 
     def build() -> Any:
+        if config.model_type in FAMILIES:
+            kind: Any = getattr(transformers, FAMILIES[config.model_type][1])
+            return kind._from_config(config, dtype=torch.float32)  # noqa: SLF001
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
 
     lm: Any = build_of(f"{FIELD}: {folder / 'config.json'}", build)
@@ -267,7 +280,8 @@ def set_end_tokens(lm: Any, ends: Sequence[int]) -> None:
     the first one unless it lists that already.
     """
     for config in (lm.config, lm.config.get_text_config()):
-        if ends[0] not in _listed(config.eos_token_id):
+        # Models that read images have them in the config of their part that reads text.
+        if hasattr(config, "eos_token_id") and ends[0] not in _listed(config.eos_token_id):
             config.eos_token_id = ends[0]
     generation = getattr(lm, "generation_config", None)
     if generation is not None and set(ends) != set(_listed(generation.eos_token_id)):
@@ -290,6 +304,12 @@ def check_family(lm: Any, folder: Path) -> None:
             f"{FIELD}: {folder} is of model_type {lm.config.model_type!r}, which takes no {' and no '.join(lacking)}; "
             "name a model whose layers all attend to keys and values, such as llama, mistral, gemma, qwen or gpt2"
         )
+
+
+def processor_files(folder: Path) -> dict[str, Path | str]:
+    """Return the files that say how images are read, by their path in the folder."""
+    names = (*PROCESSOR_FILES, "video_preprocessor_config.json")
+    return {name: folder / name for name in names if (folder / name).is_file()}
 
 
 def tokenizer_files(folder: Path) -> dict[str, Path | str]:

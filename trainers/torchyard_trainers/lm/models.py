@@ -20,6 +20,7 @@ from torchyard_trainers.core.losses import (
     chunked_cross_entropy,
     linear_cross_entropy,
 )
+from torchyard_trainers.lm.data.images import Seen
 from torchyard_trainers.lm.document_attention import Documents, begin_pass
 from torchyard_trainers.rl.ppo import ValueHead
 
@@ -133,6 +134,7 @@ class LanguageModel(nn.Module):
         position_ids: Tensor | None = None,
         cache: Any = None,
         documents: Sequence[int] | None = None,
+        seen: Seen | None = None,
         states: bool = False,
         plain: bool = False,
     ) -> Tensor | Scores:
@@ -147,6 +149,7 @@ class LanguageModel(nn.Module):
             position_ids: [B, T], where padding on the left shifts positions.
             cache: keys and values of the tokens before, extended in place.
             documents: tokens of each document of a packed row, in order.
+            seen: images of a model that reads some; tokens stand for them.
             states: return the hidden states [B, T, d] of all tokens.
             plain: return the logits [B, T, V] of all tokens as transformers computes them twice, and as this class
                 does: [3, B, T, V].
@@ -166,7 +169,10 @@ class LanguageModel(nn.Module):
                 position_ids=position_ids,
                 past_key_values=cache,
                 use_cache=cache is not None,
+                **self._pixels(seen),
             ).last_hidden_state
+        if seen is not None and not len(seen.grids):
+            hidden = hidden + self._unused_tower(seen, hidden)
         if states:
             return hidden
         if labels is None:
@@ -192,6 +198,22 @@ class LanguageModel(nn.Module):
             for few, of_few in zip(hidden.split(size), labels.split(size), strict=True)
         ]
         return Scores(*map(torch.cat, zip(*parts, strict=True)))
+
+    def _pixels(self, seen: Seen | None) -> dict[str, Tensor]:
+        if seen is None or not len(seen.grids):
+            return {}
+        return {"pixel_values": seen.pixels, "image_grid_thw": seen.grids}
+
+    def _unused_tower(self, seen: Seen, hidden: Tensor) -> Tensor:
+        """Return 0, with gradients of 0 for the vision tower: processes must all use it, and some have no images."""
+        visual = vision_of(self.lm)
+        side = visual.spatial_merge_size
+        grid = seen.grids.new_tensor([[1, side, side]])
+        blank = seen.pixels.new_zeros(side * side, seen.pixels.shape[1])
+        features = decoder_of(self.lm).get_image_features(blank, grid)
+        deeper = getattr(features, "deepstack_features", None) or ()  # of Qwen3-VL: those of each image, at each level
+        parts = [*features.pooler_output, *(part for level in deeper for part in level)]
+        return 0 * torch.cat(parts).sum().to(hidden.dtype)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """Return the logits [..., V] of hidden states as the family of the model defines them."""
@@ -223,8 +245,16 @@ def decoder_of(lm: Any) -> Any:
     return lm.model if lm.base_model is lm else lm.base_model
 
 
+def vision_of(lm: Any) -> Any:
+    """Return the vision tower of a model of transformers; None: it reads text only."""
+    return getattr(decoder_of(lm), "visual", None)
+
+
 def decoder_layers(lm: Any) -> list[nn.Module]:
-    """Return the layers of a model of transformers; [] if they are not one list."""
+    """Return the layers of a model of transformers, those of its vision tower first; [] if they are not one list."""
+    visual = vision_of(lm)
+    if visual is not None:
+        return [*visual.blocks, *decoder_of(lm).language_model.layers]
     count = lm.config.get_text_config().num_hidden_layers
     lists = (each for each in decoder_of(lm).modules() if isinstance(each, nn.ModuleList) and len(each) == count)
     return list(next(lists, ()))

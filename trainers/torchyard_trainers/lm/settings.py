@@ -56,6 +56,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     bad_records: str = "fail"
     check_records: str | None = None
     template_arguments: dict[str, bool | int | float | str] = field(default_factory=dict)
+    image_folder: str | None = None
+    image_max_pixels: int | None = None
+    freeze_vision: bool = False
     token_type: str = "uint16"  # noqa: S105
     packs: bool = False
     batch: int

@@ -19,78 +19,33 @@ from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.optimizers import adamw, muon
-from torchyard_trainers.core.pretrained import Pretrained
 from torchyard_trainers.core.quantization import BLOCK, check_installed, quantize_frozen
-from torchyard_trainers.core.randomness import stream_key
 from torchyard_trainers.core.schedules import factor
 from torchyard_trainers.core.workload import LossOutput, Mean, MicroBatch, Session, Workload, evaluated, ids_of_step
 from torchyard_trainers.lm.agreement import check_agreement, check_generation
 from torchyard_trainers.lm.data.batches import Batch
-from torchyard_trainers.lm.data.datasets import Datasets, RecordPrompts, tokenizer_fingerprint, within_positions
+from torchyard_trainers.lm.data.datasets import Datasets, RecordPrompts
 from torchyard_trainers.lm.data.prompts import Prompts
 from torchyard_trainers.lm.document_attention import use_document_attention
-from torchyard_trainers.lm.evaluation import Result, answers, score_answers
+from torchyard_trainers.lm.evaluation import Result, answers, score_answers, seen_on
 from torchyard_trainers.lm.folder import (
-    check_files,
     check_learns_tokens,
-    empty_model,
     end_tokens,
-    limits_in,
-    read_tokenizer,
     set_end_tokens,
-    tokenizer_files,
-    with_tokens,
 )
 from torchyard_trainers.lm.functions.tools import Tools
 from torchyard_trainers.lm.generation.completions import Completed, Judge, complete, means, rows_of_table, write_table
 from torchyard_trainers.lm.generation.engine import Engine
 from torchyard_trainers.lm.generation.tool_engine import ToolEngine, ToolUse
+from torchyard_trainers.lm.identity import identity_of
 from torchyard_trainers.lm.methods.preferences import Preferences, TaskAnswers, objective_of
 from torchyard_trainers.lm.methods.reinforcement import Reinforcement, engine_of, sampling_of
-from torchyard_trainers.lm.models import LanguageModel, build_model, decoder_layers, limits_of
+from torchyard_trainers.lm.models import LanguageModel, decoder_layers, vision_of
+from torchyard_trainers.lm.origin import Origin
 from torchyard_trainers.lm.params import with_steps
 from torchyard_trainers.lm.scoring import Reference
 from torchyard_trainers.lm.settings import PAIRED, PREFERENCES, REINFORCED, Settings
-from torchyard_trainers.lm.tokens import character_tokenizer, saved
-
-# What samples depend on beyond the task.
-_ROLLOUTS = ("minibatches", "iterations", "sft_steps")
-_IDENTITY = {"sft": (), **dict.fromkeys(PREFERENCES, ("sft_steps",)), "grpo": (*_ROLLOUTS, "group"), "ppo": _ROLLOUTS}
-
-# Metrics of the summary, and those that its text names.
-_SUMMARY = (
-    *("exactMatch", "exactMatchUntrained", "exactMatchSupervised", "evalLoss", "evalLossUntrained", "perplexity"),
-    *("evalReward", "evalRewardSampled", "reward", "completionTokens"),
-    *("evalRewardAccuracy", "evalRewardMargin", "preferenceAccuracy", "rewardAccuracy", "rewardMargin"),
-)
-_WORDS = {
-    "exactMatch": "exact match",
-    "evalLoss": "loss of right answers",
-    "evalRewardAccuracy": "accuracy of the implied rewards",
-    "preferenceAccuracy": "preference accuracy",
-    "evalReward": "reward of held-out prompts",
-    "reward": "reward",
-}
-
-
-def _one(value: Any) -> str | int | float:
-    return ", ".join(value) if isinstance(value, tuple) else value
-
-
-def _identity(settings: Settings) -> dict[str, str | int | float]:
-    """Return what the checkpoints of a run are of."""
-    origin = "model" if settings.pretrained is None else "pretrained"
-    data = () if settings.reads_files else ("task", "length", "symbols")
-    own = ["seed", "method", origin, *data, *_IDENTITY[settings.method]]
-    own += ["add_tokens"] if settings.add_tokens else []
-    own += ["tokenizer"] if settings.tokenizer is not None else []
-    own += ["lora_rank", "lora_alpha"] if settings.lora_rank is not None else []
-    own += [name for name in ("lora_dropout", "quantize", "modules_to_save") if getattr(settings, name)]
-    return {
-        "trainer.name": "lm",
-        **{f"trainer.params.{name}": _one(getattr(settings, name)) for name in own},
-        "global batch (trainer.params.batch)": settings.batch,
-    }
+from torchyard_trainers.lm.summary import summary_of
 
 
 class LanguageModeling(Workload):
@@ -108,15 +63,15 @@ class LanguageModeling(Workload):
         self.export_dtype = settings.export_dtype
         self.save_every = settings.steps_per_rollout
         self.planned_step = settings.sft_steps
-        self.identity: Mapping[str, str | int | float] = _identity(settings)
+        self.identity: Mapping[str, str | int | float] = identity_of(settings)
         self.architecture = ["trainer.name"]
+        self._origin = Origin(settings)
         if settings.pretrained is None:
             # No process has the memory of a large model, and peft cannot adapt the fake tensors of a forecast.
             self.deferred = settings.lora_rank is not None or not settings.model.startswith("tiny")
             self.architecture.append("trainer.params.model")
         else:
-            folder = Path(settings.pretrained)
-            self.pretrained = Pretrained(folder, prefix="lm.", converts=True, added=self._added)
+            self.pretrained = self._origin.pretrained
         if self.deferred or self.pretrained is not None:
             self.identity = {**self.identity, "seed": settings.seed}  # of what no file has, adapters and heads
         if settings.lora_rank is not None:
@@ -157,45 +112,14 @@ class LanguageModeling(Workload):
 
     def _opened(self) -> Datasets:
         """Open the files of `data` and `validation`."""
-        settings, folder = self.settings, self.pretrained.folder if self.pretrained is not None else None
-        name = settings.model if folder is None else str(folder)
-        vocabulary, positions = limits_of(settings.model, self.tokenizer) if folder is None else limits_in(folder)
-        vocabulary = max(vocabulary, self._added.stop)
-        fitted = within_positions(settings, name, positions)
-        if fitted != settings:
-            self._notes.append(
-                f"trainer.params.maxLength: is not set, and {name} has {positions} positions: samples have at most "
-                f"{fitted.max_length} tokens, not {settings.max_length}"
-            )
-        self.settings = settings = fitted
-        tokens = self._tokens_folder
-        if tokens is not None:
-            check_files(tokens)  # before a hash reads them whole
-        files = [] if tokens is None else [each for each in tokenizer_files(tokens).values() if isinstance(each, Path)]
-        tokens_of = tokenizer_fingerprint(files, settings.add_tokens) if files else "characters"
-        return Datasets(settings, self.tokenizer, vocabulary, tokens_of=tokens_of)
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        """The tokenizer of the model."""
-        if self._tokens_folder is None:
-            return character_tokenizer()
-        named = self.settings.tokenizer is not None
-        tokenizer = read_tokenizer(self._tokens_folder, f"trainer.params.{'tokenizer' if named else 'pretrained'}")
-        with_tokens(tokenizer, self.settings.add_tokens)
-        return tokenizer
-
-    @cached_property
-    def _added(self) -> range:
-        """The tokens that the model has no weights for."""
-        count = len(self.settings.add_tokens)
-        return range(len(self.tokenizer) - count, len(self.tokenizer)) if count else range(0)
+        self.settings, note = self._origin.fitted(self.settings)
+        self._notes += [note] if note else []
+        return self._origin.opened(self.settings)
 
     @property
-    def _tokens_folder(self) -> Path | None:
-        """The folder with the tokenizer; None: it is made of characters."""
-        folder = self.settings.tokenizer or self.settings.pretrained
-        return Path(folder) if folder is not None else None
+    def tokenizer(self) -> Any:
+        """The tokenizer of the model."""
+        return self._origin.tokenizer
 
     @cached_property
     def _prompts(self) -> Prompts:
@@ -217,16 +141,15 @@ class LanguageModeling(Workload):
     def build(self) -> nn.Module:
         """See `Workload`."""
         settings = self.settings
-        value_head = settings.method == "ppo"
-        if self.pretrained is not None:
-            folder = self.pretrained.folder
-            model = empty_model(folder, self.tokenizer, value_head=value_head, added=self._added)
-        else:
-            seed = stream_key(settings.seed, "weights") % 2**63
-            model = build_model(settings.model, self.tokenizer, seed=seed, value_head=value_head)
+        model = self._origin.model()
         ends = end_tokens(self.tokenizer, model.lm, self._data.turn_ends if self._data is not None else ())
         self._prompts.end_at(ends)
         set_end_tokens(model.lm, ends)
+        if self._origin.images is not None and only_shapes():
+            raise ConfigError(
+                f"trainer.params.pretrained: {settings.pretrained} reads images, of which every sample has others: a "
+                "forecast is not available; trainer.mode: bench measures steps"
+            )
         if settings.lora_rank is not None:
             targets = list(settings.lora_targets) or "all-linear"
             model.lm = add_lora(
@@ -237,6 +160,8 @@ class LanguageModeling(Workload):
                 targets=targets,
                 whole=settings.modules_to_save,
             )
+        if settings.freeze_vision:
+            vision_of(model.lm).requires_grad_(requires_grad=False)
         if settings.quantize is not None:
             check_installed(f"trainer.params.quantize: {settings.quantize}")
             if not quantize_frozen(model.lm):
@@ -356,7 +281,8 @@ class LanguageModeling(Workload):
             scores = session.parallel.forward(tokens, labels, scores=True)
             loss = -scores.log_probability.sum() + 0 * scores.value.sum()
         else:
-            loss = session.parallel.forward(tokens, labels, **packing)
+            seen = seen_on(read.get("seen"), tokens.device)
+            loss = session.parallel.forward(tokens, labels, **packing, **seen)
         count, documents = (labels != IGNORE).sum(), batch.weights.sum()
         statistics = {
             "tokens": Mean((sizes * batch.weights).sum(), documents),
@@ -458,26 +384,10 @@ class LanguageModeling(Workload):
         return {"reference": self._reference.state()} if self._reference is not None else {}
 
     def assets(self) -> Mapping[str, Path | str]:
-        """Return the files of the tokenizer, with its chat template."""
-        folder = self._tokens_folder
-        return saved(self.tokenizer) if folder is None or self.settings.add_tokens else tokenizer_files(folder)
+        """Return the files of the tokenizer, with its chat template, and of what reads images."""
+        return self._origin.assets()
 
     def summary(self, metrics: Mapping[str, float]) -> dict[str, Any]:
         """See `Workload`."""
-        settings = self.settings
-        what = f"{settings.task} by {settings.method}" if self._data is None else settings.method
-        parts = []
-        for name, words in _WORDS.items():
-            if name in metrics:
-                before = f", untrained {metrics[f'{name}Untrained']:.3f}" if f"{name}Untrained" in metrics else ""
-                parts.append(f"{words} {metrics[name]:.3f}{before}")
-        count = settings.eval_samples if self._data is None else self._data.held_out_count
-        text = f"{what}: {'; '.join(parts)}; after {self.total_steps} steps, on {count} held-out samples"
-        return {
-            "trainer": "lm",
-            "method": settings.method,
-            **({"task": settings.task} if self._data is None else {}),
-            "steps": self.total_steps,
-            **{name: metrics[name] for name in _SUMMARY if name in metrics},
-            "text": text,
-        }
+        count = self.settings.eval_samples if self._data is None else self._data.held_out_count
+        return summary_of(self.settings, metrics, steps=self.total_steps, count=count)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from torchyard_trainers.core.parameters import Count, Positive, doc
+from torchyard_trainers.core.parameters import Count, LoraAlpha, LoraRank, LoraTargets, Positive, doc
 
 # The geometries of vla/models.py, which needs torch.
 Geometry = Literal["tiny-pi0", "small-pi0", "pi0", "tiny-paligemma", "paligemma-3b"]
@@ -41,20 +41,9 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Text | None,
         doc("Folder with the tokenizer.json of the model; default: the folder of pretrained."),
     ] = None
-    lora_rank: Annotated[
-        Annotated[int, Meta(ge=1, le=4096)] | None,
-        doc(
-            "Rank of adapters of the vision-language model, which is frozen then; action expert or head train all "
-            "weights. Default: no adapters."
-        ),
-    ] = None
-    lora_alpha: Annotated[
-        Positive | None,
-        doc("The product of both adapters is multiplied by loraAlpha / loraRank; default: twice the rank."),
-    ] = None
-    lora_targets: Annotated[
-        list[str], doc("Names of the linear layers that get adapters; []: all of the language model.")
-    ] = field(default_factory=list)
+    lora_rank: LoraRank = None
+    lora_alpha: LoraAlpha = None
+    lora_targets: LoraTargets = None
     head: Annotated[
         Literal["flow", "tokens", "act", "diffusion"],
         doc(
@@ -76,6 +65,13 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Annotated[int, Meta(ge=1, le=1000)] | None,
         doc(
             "head diffusion: steps from noise to actions, in evaluation: DDPM with all noiseSteps, DDIM with fewer; 10."
+        ),
+    ] = None
+    prediction: Annotated[
+        Literal["epsilon", "sample"] | None,
+        doc(
+            "head diffusion: what the U-Net predicts, as in LeRobot: epsilon, the noise; sample, the actions, which "
+            "weighs steps of much noise more. Preset tiny: sample, else epsilon."
         ),
     ] = None
     bins: Annotated[

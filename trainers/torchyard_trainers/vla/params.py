@@ -58,6 +58,7 @@ _OF_HEADS = {
     "kl_weight": ("act",),
     "noise_steps": ("diffusion",),
     "denoising_steps": ("diffusion",),
+    "prediction": ("diffusion",),
     "flow_steps": ("flow",),
     "draws": ("flow", "diffusion"),
     "expert_lr_scale": ("flow", "act", "diffusion"),

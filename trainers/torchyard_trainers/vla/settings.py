@@ -36,6 +36,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     kl_weight: float = 10.0
     noise_steps: int = 100
     denoising_steps: int = 10
+    prediction: str = "epsilon"
     bins: int
     objects: int
     chunk: int

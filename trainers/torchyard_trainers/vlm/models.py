@@ -11,24 +11,13 @@ from torch.nn import functional as F
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.core.kv_cache import hand_out_layers, reading, writing, written
 from torchyard_trainers.core.model_config import build_of, one_line, read_config_json
+from torchyard_trainers.core.vision_language import FAMILIES
 from torchyard_trainers.rl.ppo import ValueHead
 from torchyard_trainers.vlm.prompt import FIELD, Prompt
 from torchyard_trainers.vlm.tower import Tower, granularity
 
-# `model_type` -> names of the classes of its config and of the model.
-FAMILIES = {
-    "qwen2_vl": ("Qwen2VLConfig", "Qwen2VLForConditionalGeneration"),
-    "qwen2_5_vl": ("Qwen2_5_VLConfig", "Qwen2_5_VLForConditionalGeneration"),
-    "qwen3_vl": ("Qwen3VLConfig", "Qwen3VLForConditionalGeneration"),
-}
-
-
 TOKENIZER_SOURCE = "the published model, such as Qwen/Qwen2-VL-2B-Instruct"
 HEAD_WIDTH = 256  # hidden units of an action head
-
-
-# Names in published folders of Qwen2-VL and Qwen2.5-VL, which transformers renames, and writes, as well.
-RENAMED = ((r"^visual\.", "model.visual."), (r"^model\.(?!language_model\.|visual\.)", "model.language_model."))
 
 
 def _text(width: int, inner: int, *, layers: int, heads: int, pairs: int, sections: list[int], **more: Any) -> Any:

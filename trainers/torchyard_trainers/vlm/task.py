@@ -25,6 +25,7 @@ from torchyard_trainers.core.metrics.plots import write_curve
 from torchyard_trainers.core.optimizers import adamw
 from torchyard_trainers.core.parallel import SHARDED
 from torchyard_trainers.core.pretrained import Pretrained
+from torchyard_trainers.core.vision_language import RENAMED
 from torchyard_trainers.core.vocabulary import open_vocabulary
 from torchyard_trainers.core.workload import LossOutput, MicroBatch, Session, Workload
 from torchyard_trainers.rl.evaluation import Evaluator
@@ -33,7 +34,7 @@ from torchyard_trainers.rl.rollout import metrics_of
 from torchyard_trainers.vlm import report
 from torchyard_trainers.vlm.cloning import clone_loss, demonstrations
 from torchyard_trainers.vlm.environments import build_environment
-from torchyard_trainers.vlm.models import RENAMED, TOKENIZER_SOURCE, Policy, build_policy, check_size, config_of
+from torchyard_trainers.vlm.models import TOKENIZER_SOURCE, Policy, build_policy, check_size, config_of
 from torchyard_trainers.vlm.params import Settings
 from torchyard_trainers.vlm.prompt import FIELD, make_prompt
 from torchyard_trainers.vlm.rollouts import Player

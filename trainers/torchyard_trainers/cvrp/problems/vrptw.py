@@ -19,6 +19,10 @@ WIDTH = 0.18, 0.2  # of a window
 class Vrptw(Cvrp):
     """CVRP with the time windows of MTPOMO (Liu 2024), which rl4co generates as well; the length counts, not the time.
 
+    Constants and formula were compared with `MTVRPGenerator.generate_time_windows` of rl4co (044c7899): its a, b and c
+    are 0.15, 0.18 and 0.2, its `max_time` is 4.6, and its start (1 + (h_max - 1) u) d of a window is d + (4.6 - service
+    - width - 2 d) u for h_max = (4.6 - service - width) / d - 1.
+
     `Instances.more` has when a node opens and closes, and how long a visit takes.
     """
 

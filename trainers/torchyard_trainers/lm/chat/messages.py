@@ -15,8 +15,8 @@ SPEAKERS |= {role: role for role in ("user", ASSISTANT, "system", "tool")}
 _OPEN_OBJECTS = ("arguments", "parameters", "properties")
 
 
-def conversation(value: Any, name: str) -> list[Message]:
-    """Return the messages in a field of a record.
+def conversation(value: Any, name: str, *, images: bool = False) -> list[Message]:
+    """Return the messages in a field of a record; with images, contents that have some are lists of parts.
 
     Raises:
         BadRecordError: it is not a list of messages with `role` and `content`, or with `from` and `value`.
@@ -35,7 +35,7 @@ def conversation(value: Any, name: str) -> list[Message]:
             raise BadRecordError(name, f"{where}without a role; it has {', '.join(map(repr, sorted(each)[:8]))}")
         if _spoken(each).get("content") is None and not each.get("tool_calls"):
             raise BadRecordError(name, f"{where}without content; it has {', '.join(map(repr, sorted(each)[:8]))}")
-    return [_message(_spoken(each), name, number) for number, each in enumerate(value, 1)]
+    return [_message(_spoken(each), name, number, images=images) for number, each in enumerate(value, 1)]
 
 
 def tools_of(row: Row) -> list[Any] | None:
@@ -70,11 +70,11 @@ def with_arguments(call: Message, arguments: Any) -> Message:
     return {**call, "arguments": arguments}
 
 
-def _message(message: Message, name: str, number: int) -> Message:
+def _message(message: Message, name: str, number: int, *, images: bool) -> Message:
     # Parquet fills fields that other messages have with null.
     parts = {key: part for key, part in message.items() if part is not None}
     if "content" in parts:
-        parts["content"] = _text(parts["content"], name, number)
+        parts["content"] = _content(parts["content"], name, number, images=images)
     if calls := parts.pop("tool_calls", None):
         parts["tool_calls"] = _calls(calls, name, number)
     return parts
@@ -142,6 +142,40 @@ def _spoken(message: Message) -> Message:
         return message
     rest = {key: each for key, each in message.items() if key not in ("from", "value")}
     return {"role": SPEAKERS.get(str(message["from"])), "content": message.get("value"), **rest}
+
+
+def _content(content: Any, name: str, number: int, *, images: bool) -> str | list[Message]:
+    """Return the content of a message as text; if there may be images, and are some, its parts.
+
+    An image is `{type: image}`, with `image` if it is in the message.
+
+    Raises:
+        BadRecordError: it is something else.
+    """
+    if not images or not isinstance(content, list):
+        return _text(content, name, number)
+    parts = [_part(each, name, number) for each in content]
+    if any(each["type"] == "image" for each in parts):
+        return parts
+    return "".join(each["text"] for each in parts)
+
+
+def _part(part: Any, name: str, number: int) -> Message:
+    """Return a part of a message as `{type: text, text: ...}` or `{type: image, image: ...}`."""
+    given = {key: each for key, each in part.items() if each is not None} if isinstance(part, Mapping) else {}
+    kind = given.get("type", "text" if "text" in given else "image" if "image" in given else None)
+    if kind == "text" and isinstance(given.get("text"), str):
+        return {"type": "text", "text": given["text"]}
+    if kind == "image_url":
+        source = given.get("image_url")
+        return {"type": "image", "image": source.get("url") if isinstance(source, Mapping) else source}
+    if kind == "image":
+        source = next((given[each] for each in ("image", "path", "url") if each in given), None)
+        return {"type": "image"} if source is None else {"type": "image", "image": source}
+    what = repr(kind) if kind is not None else kind_of(part)
+    raise BadRecordError(
+        name, f"has a message {number} whose content has a part that is {what}, expected text or image"
+    )
 
 
 def _text(content: Any, name: str, number: int) -> str:

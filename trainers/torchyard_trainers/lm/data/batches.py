@@ -8,6 +8,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torchyard_trainers.core.losses import IGNORE
+from torchyard_trainers.lm.data.images import Seen
 
 
 class Batch(NamedTuple):
@@ -15,6 +16,7 @@ class Batch(NamedTuple):
 
     tokens: Tensor
     labels: Tensor  # `IGNORE` where the next token is part of the prompt or padding
+    seen: Seen | None = None  # of a model that reads images
 
     @property
     def counted(self) -> Tensor:

@@ -26,6 +26,7 @@ from torchyard_trainers.core.metrics.curves import say
 from torchyard_trainers.core.sampler import order_key, samples_of_step
 from torchyard_trainers.lm.chat.chat import Chat
 from torchyard_trainers.lm.data.batches import Batch
+from torchyard_trainers.lm.data.images import Images
 from torchyard_trainers.lm.data.prompts import Prompts
 from torchyard_trainers.lm.data.records import Document, Encoder, Example, Prompt, window_of
 from torchyard_trainers.lm.data.sets import converses, in_background, opened
@@ -50,7 +51,9 @@ class Datasets:
         scans: of the records that evaluate and of those that train; [] if they are checked in the background.
     """
 
-    def __init__(self, settings: Settings, tokenizer: Any, vocabulary: int, *, tokens_of: str) -> None:
+    def __init__(
+        self, settings: Settings, tokenizer: Any, vocabulary: int, *, tokens_of: str, images: Images | None = None
+    ) -> None:
         """Open the files.
 
         Args:
@@ -58,6 +61,7 @@ class Datasets:
             tokenizer: of the model.
             vocabulary: tokens that the model knows.
             tokens_of: identifies the tokenizer.
+            images: reads images of conversations; None: the model reads text only.
 
         Raises:
             DataError: a file or a record cannot be used.
@@ -66,23 +70,25 @@ class Datasets:
         self.chat = chat = Chat(tokenizer, arguments=settings.template_arguments)
         held_out, train = opened(settings)
         sets = [each for each in (train, held_out) if each is not None]
-        encoder = Encoder(settings, tokenizer, vocabulary, chat=chat)
+        encoder = Encoder(settings, tokenizer, vocabulary, chat=chat, images=images)
         if beside := in_background(settings, sets, encoder):
             settings = msgspec.structs.replace(settings, text_windows=False)
-            encoder = Encoder(settings, tokenizer, vocabulary, chat=chat)
+            encoder = Encoder(settings, tokenizer, vocabulary, chat=chat, images=images)
         self._settings = settings
         parts = [f"{name}={getattr(settings, name)}" for name in ENCODING]
         parts += [f"template={json.dumps(each, sort_keys=True)}" for each in [settings.template_arguments] if each]
         parts += [f"tools={settings.tool_schemas}"] if settings.tools else []
+        parts += [images.identity] if images is not None else []
         self._encoding = "/".join([tokens_of, ENCODER, *parts])
         self._pad: int = tokenizer.pad_token_id
+        self._images = images
         self.scans: list[Scan] = []
         self._checks = False  # in the background
         self._vocabulary = vocabulary
         self._background = self._check_of(sets, encoder) if beside else None
         self.turn_ends = encoder.turn_ends if any(converses(encoder, rows) for rows in sets) else ()
-        self.train = None if train is None else self._samples(train, encoder, Collate(settings, self._pad))
-        asks = Encoder(settings, tokenizer, vocabulary, prompts=True, chat=chat)
+        self.train = None if train is None else self._samples(train, encoder, Collate(settings, self._pad, images))
+        asks = Encoder(settings, tokenizer, vocabulary, prompts=True, chat=chat, images=images)
         try:
             self.held_out = self._samples(held_out, asks, list)
         except DataError as error:
@@ -214,8 +220,10 @@ class Datasets:
     def has_answers(self) -> bool:
         """Whether held-out records have answers, which can be compared with what the model says."""
         every = self.evaluated(range(self.held_out_count))
+        answered = sum(each.document is not None and bool(each.document.pictures) for each in every)
         return (
-            len(self.asking) == sum(each.right is not False for each in every) > 0 and self._settings.train_on != "all"
+            len(self.asking) + answered == sum(each.right is not False for each in every) > 0
+            and self._settings.train_on != "all"
         )
 
     @cached_property
@@ -233,8 +241,8 @@ class Datasets:
     def answers(self, positions: Sequence[int]) -> Batch:
         """Return documents of an evaluation."""
         examples = [each for each in self.evaluated(positions) if each.document is not None]
-        made = padded([_right_only(each) for each in examples], self._pad)
-        return Batch(made["tokens"], made["labels"])
+        made = padded([_right_only(each) for each in examples], self._pad, self._images)
+        return Batch(made["tokens"], made["labels"], made.get("seen"))
 
     def rated(self, ids: Sequence[int] | Tensor, *, held_out: bool = False) -> dict[str, Tensor]:
         """See `preferences.RatedAnswers`."""
@@ -318,8 +326,9 @@ def size_of(example: Example) -> Size:
 class Collate:
     """Makes the tensors of a micro-batch: documents padded on the right, or in one row if `packs`."""
 
-    def __init__(self, settings: Settings, pad: int) -> None:
-        """Fill rows with the token `pad`."""
+    def __init__(self, settings: Settings, pad: int, images: Images | None = None) -> None:
+        """Fill rows with the token `pad`; add what a model that reads `images` sees of them."""
+        self._images = images
         self._packs, self._pad = settings.packs and settings.method == "sft", pad
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Any] | list[Example]:
@@ -333,20 +342,25 @@ class Collate:
             return list(examples)
         # The forecast of a step has fake tensors, and these are made of numbers.
         with unset_fake_temporarily():
-            made = packed(documents) if self._packs else padded(documents, self._pad)
+            made = packed(documents) if self._packs else padded(documents, self._pad, self._images)
             rights = [each.right for each in examples if each.right is not None]
             return made | ({"right": torch.tensor(rights)} if rights else {})
 
 
-def padded(documents: Sequence[Document], pad: int) -> dict[str, Tensor]:
-    """Return documents padded on the right: `tokens`, `labels` and `document`, [m, T] each, and `sizes` [m]."""
+def padded(documents: Sequence[Document], pad: int, images: Images | None = None) -> dict[str, Any]:
+    """Return documents padded on the right: `tokens`, `labels` and `document`, [m, T] each, and `sizes` [m].
+
+    With images, also `seen`: what a model reads of them.
+    """
     shape = len(documents), max(*(len(each.tokens) for each in documents), 2) - 1
     tokens, labels = torch.full(shape, pad), torch.full(shape, IGNORE)
     for row, each in enumerate(documents):
         inputs, targets = _shifted(each)
         tokens[row, : len(inputs)], labels[row, : len(inputs)] = inputs, targets
     number = torch.arange(len(documents))[:, None].expand(shape)
-    return {"tokens": tokens, "labels": labels, "document": number, "sizes": _sizes(documents)}
+    made = {"tokens": tokens, "labels": labels, "document": number, "sizes": _sizes(documents)}
+    seen = {"seen": images.seen(tokens, [each.pictures for each in documents])} if images is not None else {}
+    return made | seen
 
 
 def packed(documents: Sequence[Document]) -> dict[str, Any]:

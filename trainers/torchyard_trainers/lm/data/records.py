@@ -11,6 +11,7 @@ from torchyard_trainers.core.data.rows import BadRecordError, Row, TooLongError,
 from torchyard_trainers.lm.chat.chat import Chat
 from torchyard_trainers.lm.chat.messages import ASSISTANT, Message, conversation, tools_of
 from torchyard_trainers.lm.data.columns import JOIN, suggested, with_joined
+from torchyard_trainers.lm.data.images import Images, Picture, has_images
 from torchyard_trainers.lm.fields import FIELDS
 from torchyard_trainers.lm.settings import PAIRED, REINFORCED, Settings
 from torchyard_trainers.lm.tokens import begun, check_known, encoded, ended, prefix_of
@@ -22,6 +23,7 @@ class Document(NamedTuple):
     tokens: Sequence[int]
     learned: Sequence[bool]
     lost: int = 0
+    pictures: Sequence[Picture] = ()  # in the order of the tokens that stand for them
 
 
 class Prompt(NamedTuple):
@@ -50,7 +52,14 @@ class Encoder:
     """Encodes records for a method; a pure function of the record."""
 
     def __init__(
-        self, settings: Settings, tokenizer: Any, vocabulary: int, *, prompts: bool = False, chat: Chat | None = None
+        self,
+        settings: Settings,
+        tokenizer: Any,
+        vocabulary: int,
+        *,
+        prompts: bool = False,
+        chat: Chat | None = None,
+        images: Images | None = None,
     ) -> None:
         """Encode with the tokenizer of a model.
 
@@ -60,11 +69,13 @@ class Encoder:
             vocabulary: tokens that the model knows.
             prompts: add the prompt of each record that has one, to complete it in evaluation.
             chat: renders conversations with this tokenizer; None: a new one.
+            images: reads those of conversations; None: the model reads text only.
         """
         self._settings, self._tokenizer, self._vocabulary = settings, tokenizer, vocabulary
         self._names = {name: settings.fields.get(name, name) for name in FIELDS}
         self._joins = [name for name in self._names.values() if JOIN in name]
         self._chat = chat or Chat(tokenizer)
+        self._images = images
         self._prompts = prompts or settings.method in ("grpo", "ppo")
         self._begin = prefix_of(tokenizer)
         self._doubled: set[str] = set()
@@ -95,7 +106,9 @@ class Encoder:
             return self._task(row, kind)
         if kind == "text":
             return Example(self._text(field_of(row, self._names["text"], str)))
-        return Example(self._answered(row, kind), prompt=self._completable(row, kind) if self._prompts else None)
+        document = self._answered(row, kind)
+        asks = self._prompts and not document.pictures
+        return Example(document, prompt=self._completable(row, kind) if asks else None)
 
     @property
     def notes(self) -> list[str]:
@@ -160,11 +173,13 @@ class Encoder:
         """Return a prompt with its completion, or a conversation."""
         name = self._names["completion" if kind == "prompt" else kind]
         if kind == "messages":
-            messages = conversation(row.get(name), name)
+            messages = conversation(row.get(name), name, images=self._images is not None)
             return self._fitted(self._conversed(messages, 0, row, name), name)
         if name not in row and row.get(self._names["prompt"]) is not None:
             raise BadRecordError(name, f"is missing; the record has {_has(row)}. {suggested(row, ['completion'])}")
-        prompt, completion = _part(row, self._names["prompt"]), _part(row, name)
+        with_images = self._images is not None
+        prompt = _part(row, self._names["prompt"], images=with_images)
+        completion = _part(row, name, images=with_images)
         if _begins_elsewhere(completion):
             raise BadRecordError(
                 name,
@@ -189,13 +204,27 @@ class Encoder:
     def _conversed(self, messages: Sequence[Message], first: int, row: Row, name: str) -> Document:
         self._chat.check()
         learned, tools = self._settings.train_on, self._offered(row)
+        messages, pictures = self._placed(messages, row)
         try:
             found = self._chat.turns(
                 messages, first=first, last_only=learned == "last", everything=learned == "all", tools=tools
             )
         except BadRecordError as error:
             raise BadRecordError(name, error.problem) from error
-        return Document(*found)
+        if self._images is not None:
+            found = self._images.expanded(*found, pictures)
+        return Document(*found, pictures=pictures)
+
+    def _placed(self, messages: Sequence[Message], row: Row) -> tuple[Sequence[Message], Sequence[Picture]]:
+        """Return messages and their images."""
+        column = self._names["images"]
+        if self._images is not None:
+            return self._images.placed(messages, row, column)
+        if isinstance(row.get(column), list) and has_images(row, column):
+            raise BadRecordError(
+                column, "are in the record, and the model reads text only; name a folder of Qwen2-VL, or remove them"
+            )
+        return messages, ()
 
     def _pair(self, row: Row) -> Example:
         """Return two answers to one prompt."""
@@ -342,13 +371,27 @@ class Encoder:
         most = self._settings.max_length + 1
         cut, lost = document, len(document.tokens) - most
         if lost > 0:
-            cut = Document(*(self._cut(each, most, name) for each in (document.tokens, document.learned)), lost)
+            tokens, learned = (self._cut(each, most, name) for each in (document.tokens, document.learned))
+            cut = Document(tokens, learned, lost, document.pictures)
+            self._check_uncut(document, cut, name)
         if len(cut.tokens) < 2 or not any(cut.learned[1:]):
             if cut is document:
                 raise BadRecordError(name, "has nothing to learn at all")
             where = f"within {self._settings.max_length} tokens; raise maxLength or set truncation: start"
             raise TooLongError(name, f"has nothing to learn {where}", len(document.tokens))
         return cut
+
+    def _check_uncut(self, document: Document, cut: Document, name: str) -> None:
+        """Check that all tokens that stand for images are left."""
+        if self._images is None or not document.pictures:
+            return
+        marks, left = (sum(token == self._images.token for token in each.tokens) for each in (document, cut))
+        if marks != left:
+            problem = (
+                f"has {len(document.tokens)} tokens, {marks} of them of images, and a sample has at most "
+                f"{self._settings.max_length}; raise maxLength or lower trainer.params.imageMaxPixels"
+            )
+            raise TooLongError(name, problem, len(document.tokens))
 
     def _cut(self, values: Sequence[Any], most: int, name: str) -> Sequence[Any]:
         if self._settings.truncation == "none":
@@ -359,10 +402,10 @@ class Encoder:
         return values[:most] if self._settings.truncation == "end" else values[-most:]
 
 
-def _part(row: Row, name: str) -> Any:
+def _part(row: Row, name: str, *, images: bool = False) -> Any:
     """Return a field that is a text or a list of messages."""
     if isinstance(row.get(name), list):
-        return conversation(row[name], name)
+        return conversation(row[name], name, images=images)
     return field_of(row, name, str)
 
 

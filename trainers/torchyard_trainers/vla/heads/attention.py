@@ -11,12 +11,12 @@ HEAD_SIZE = 64  # at most
 class Attention(nn.Module):
     """Attention with several heads over vectors of one width."""
 
-    def __init__(self, width: int) -> None:
-        """Divide `width` into heads of 64 units, or into four where it is narrower."""
+    def __init__(self, width: int, linear: type[nn.Linear] = nn.Linear) -> None:
+        """Divide `width` into heads of 64 units, or into four where it is narrower; `linear` is the kind of layers."""
         super().__init__()
         size = math.gcd(width, HEAD_SIZE if width > HEAD_SIZE else max(width // 4, 1))
         self.heads = width // size
-        self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
+        self.query, self.key, self.value, self.out = (linear(width, width) for _ in range(4))
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return what queries [m, q, w] read from keys and values [m, k, w] that `mask` [m, k] has; None: all."""

@@ -1,7 +1,8 @@
 """Diffusion policy (Chi 2023) on hidden states of PaliGemma: noise schedule, loss, and how it acts.
 
-Noise is added to actions in `noiseSteps` steps of the squared cosine schedule, and a U-Net predicts it. Formulas are
-those of LeRobot's diffusion policy and its schedulers: DDPM with all steps, DDIM (Song 2021, without noise) with fewer.
+Noise is added to actions in `noiseSteps` steps of the squared cosine schedule, and a U-Net predicts it, or the actions
+(`prediction: sample`). Formulas are those of LeRobot's diffusion policy and its schedulers: DDPM with all steps, DDIM
+(Song 2021, without noise) with fewer.
 """
 
 import math
@@ -21,7 +22,7 @@ from torchyard_trainers.vla.paligemma import HeadPolicy
 from torchyard_trainers.vla.settings import Settings
 
 _LARGEST_BETA = 0.999
-Denoise = Callable[[Tensor, int], Tensor]  # noise in points [m, H, a] after so many steps
+Denoise = Callable[[Tensor, int], Tensor]  # noise, or actions, in points [m, H, a] after so many steps
 
 
 class Schedule:
@@ -46,13 +47,14 @@ class Schedule:
         left = self.left.to(actions.device, torch.float32)[steps, None, None]
         return left.sqrt() * actions + (1 - left).sqrt() * noise
 
-    def remove(self, denoise: Denoise, noise: Tensor, count: int) -> Tensor:
+    def remove(self, denoise: Denoise, noise: Tensor, count: int, *, sample: bool = False) -> Tensor:
         """Return actions [m, H, a] in [-1, 1] that noise becomes.
 
         Args:
-            denoise: predicts the noise.
+            denoise: predicts the noise, or with `sample` the actions.
             noise: [m, 1 + steps, H, a] for DDPM, which adds noise in each step; [m, 1, H, a] for DDIM.
             count: steps; DDPM makes all.
+            sample: see `denoise`.
         """
         points, stride = noise[:, 0], self.steps // count
         ahead = [step * stride for step in reversed(range(count))]
@@ -61,7 +63,11 @@ class Schedule:
             left = float(self.left[step])
             left_before = float(self.left[before]) if before >= 0 else 1.0
             predicted = denoise(points, step)
-            clean = ((points - (1 - left) ** 0.5 * predicted) / left**0.5).clamp(-1, 1)
+            if sample:
+                clean = predicted.clamp(-1, 1)
+                predicted = (points - left**0.5 * predicted) / (1 - left) ** 0.5
+            else:
+                clean = ((points - (1 - left) ** 0.5 * predicted) / left**0.5).clamp(-1, 1)
             if count < self.steps:
                 points = left_before**0.5 * clean + (1 - left_before) ** 0.5 * predicted
                 continue
@@ -89,8 +95,9 @@ class DiffusionPolicy(HeadPolicy):
         *,
         schedule: Schedule | None = None,
         count: int = 0,
+        sample: bool = False,
     ) -> Tensor:
-        """Return the noise in points, or the actions that noise becomes, [m k, H, a] float32.
+        """Return what is predicted of points, or the actions that noise becomes, [m k, H, a] float32.
 
         Args:
             seen: of m episodes.
@@ -98,6 +105,7 @@ class DiffusionPolicy(HeadPolicy):
             steps: [m k] int64, how many steps of noise the points have.
             schedule: that removes noise.
             count: of its steps.
+            sample: the actions are predicted, not the noise.
         """
         condition = self.head.condition(*self.context(seen))
         if steps is not None:
@@ -110,11 +118,11 @@ class DiffusionPolicy(HeadPolicy):
             result: Tensor = self.head(condition, at, torch.full((len(at),), step, device=at.device))
             return result
 
-        return schedule.remove(denoise, points, count)
+        return schedule.remove(denoise, points, count, sample=sample)
 
 
 class Diffusion:
-    """The squared error of predicted noise."""
+    """The squared error of predicted noise, or of predicted actions."""
 
     metric = "diffusionLoss"
 
@@ -126,6 +134,7 @@ class Diffusion:
             settings.denoising_steps,
         )
         self.schedule = Schedule(settings.noise_steps)
+        self._sample = settings.prediction == "sample"
 
     def losses(self, model: Callable[..., Tensor], shown: Demonstration, keys: Tensor) -> Losses:
         """See `Objective`; the mean over several draws for each demonstration."""
@@ -135,7 +144,7 @@ class Diffusion:
         noise = normal(draws[:, 1:]).reshape(-1, self._chunk, self._parts)
         actions = shown.actions.repeat_interleave(times, 0)
         predicted = model(shown.observation, self.schedule.noisy(actions, noise, steps), steps)
-        losses = (predicted - noise).square().mean(-1)
+        losses = (predicted - (actions if self._sample else noise)).square().mean(-1)
         return Losses(losses.unflatten(0, (-1, times)).mean(1), {})
 
     def act(self, model: nn.Module, seen: Observation, keys: Tensor) -> Tensor:
@@ -143,5 +152,5 @@ class Diffusion:
         many = 1 + (self._count if self._count == self.schedule.steps else 0)
         draws = normal(uniform(split_keys(keys, many * self._chunk * self._parts)))
         noise = draws.reshape(-1, many, self._chunk, self._parts)
-        actions: Tensor = model(seen, noise, schedule=self.schedule, count=self._count)
+        actions: Tensor = model(seen, noise, schedule=self.schedule, count=self._count, sample=self._sample)
         return actions

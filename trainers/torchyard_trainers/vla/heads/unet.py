@@ -71,7 +71,7 @@ class DiffusionHead(nn.Module):
         return torch.cat([self.reader(asked, context, context, mask).flatten(1), state.to(kind)], 1)
 
     def forward(self, condition: Tensor, points: Tensor, steps: Tensor) -> Tensor:
-        """Return the noise in points, [m, H, a] float32.
+        """Return the noise in points, or the actions, [m, H, a] float32.
 
         Args:
             condition: [m, c], see `condition`.
