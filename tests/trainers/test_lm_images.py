@@ -27,7 +27,7 @@ COLOURS = {"red": (220, 20, 20), "green": (20, 220, 20), "blue": (20, 20, 220)}
 ANSWER = {"role": "assistant", "content": "red"}
 
 
-def png(colour="red", size=(40, 24)):
+def png(colour="red", size=(48, 32)):
     file = io.BytesIO()
     Image.new("RGB", size, COLOURS[colour]).save(file, "PNG")
     return file.getvalue()
@@ -128,7 +128,7 @@ def test_an_image_is_a_part_of_a_message_or_in_a_column_as_path_bytes_or_url(enc
     first, *others = map(encode, forms)
     assert all((each.tokens, each.learned) == (first.tokens, first.learned) for each in others)
     text = encode.tokenizer.decode(first.tokens)
-    pads = "<|image_pad|>" * 6  # 24 x 40 pixels become 2 x 3 blocks of 16 x 16
+    pads = "<|image_pad|>" * 6  # 32 x 48 pixels are 2 x 3 blocks of 16 x 16
     assert text.startswith(f"<|im_start|>user\n<|vision_start|>{pads}<|vision_end|>Which?<|im_end|>")
     learned = [token for token, counts in zip(first.tokens, first.learned, strict=True) if counts]
     assert encode.tokenizer.decode(learned) == "red<|im_end|>"

@@ -124,6 +124,28 @@ def test_exact_noise_leads_to_the_action(count):
 
     noise = normal(uniform(torch.arange(3 * 101 * 8) * 7919)).view(3, 101, 4, 2)
     torch.testing.assert_close(schedule.remove(exact, noise, count), actions, atol=1e-3, rtol=0)
+    again = schedule.remove(lambda _points, _step: actions, noise, count, sample=True)
+    torch.testing.assert_close(again, actions, atol=1e-3, rtol=0)
+
+
+def test_a_diffusion_policy_that_predicts_actions_has_their_error_as_its_loss():
+    work, policy = made("diffusion", prediction="sample", draws=1)
+    shown, keys = shown_of(work, 4)
+    found = work.objective.losses(policy, shown, keys[:, None]).loss
+    draws = uniform(split_keys(keys, 1 + 8))
+    steps = (draws[:, 0] * 100).long()
+    points = work.objective.schedule.noisy(shown.actions, normal(draws[:, 1:]).view(4, 4, 2), steps)
+    predicted = policy(shown.observation, points, steps)
+    torch.testing.assert_close(found, (predicted - shown.actions).square().mean(-1))
+
+
+def test_the_layers_of_act_have_the_initial_weights_of_lerobot():
+    _, policy = made("act")
+    for name, each in policy.head.named_modules():
+        if name.startswith(("layers.", "decoder.")) and isinstance(each, torch.nn.Linear):
+            bound = math.sqrt(6 / sum(each.weight.shape))
+            assert 0.98 * bound < each.weight.abs().max() <= bound
+            assert not each.bias.any()
 
 
 @pytest.mark.parametrize(("steps", "count"), [(8, 8), (8, 3)])
