@@ -163,7 +163,7 @@ COMPILE_PART = $(COMPILE) --constraints requirements.lock
 lock: ## resolve dependencies again into requirements.lock and the images' parts of it
 	$(COMPILE) pyproject.toml --all-extras --output-file requirements.lock
 	$(COMPILE_PART) pyproject.toml --extra operator --extra sweep --output-file images/operator.lock
-	$(COMPILE_PART) pyproject.toml --extra trainers --output-file images/trainer.lock
+	$(COMPILE_PART) pyproject.toml --extra trainers --extra inputs --output-file images/trainer.lock
 	$(COMPILE) --no-deps hack/smollm2.in --output-file hack/smollm2.lock
 	$(COMPILE) --no-deps hack/vllm.in --output-file hack/vllm.lock
 	$(COMPILE_PART) images/build.in --output-file images/build.lock

@@ -23,6 +23,7 @@ from torchyard_agent.control.rounds import Move, RoundState, next_move
 from torchyard_agent.control.sync import Sync
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import write_json
+from torchyard_agent.inputs.preparation import Preparation
 from torchyard_agent.settings import Settings
 from torchyard_agent.telemetry.gpus import Gpus
 from torchyard_agent.telemetry.output import LITTLE_SPACE, free_space, full_disk_notice
@@ -56,6 +57,7 @@ class Agent:
         self.gpus = Gpus()
         self.recording = Recording(settings.record_folder)
         self.content = Content(settings.job_uid, settings.content_folders, settings.variable_folders)
+        self.inputs = Preparation(settings.inputs, settings.run_dir)
         self.obeyed = 0  # revision of the newest command that was read
         self._published: Any = None
         self._bad_command = 0
@@ -67,6 +69,7 @@ class Agent:
             self._wait()
             self.workers.reap()
             self._hear_signals()
+            self._receive_inputs()
             now = time.monotonic()
             self._tend(now)
             code = self._move(now)
@@ -110,6 +113,7 @@ class Agent:
         self.warm = WarmStart(kind, warm_env, settings.preload, wanted=settings.warm_start, inherited=settings.zygote)
         self.workers = Workers(settings, kind, env, procs, self.warm, recording=self.recording, gpus=self.gpus.health)
         self.sync = Sync(settings.operator_url, settings.token_file, settings.ca_file, self.instance, self.wakeup.wake)
+        self.inputs.start(os.environ)
         self._publish()
         self.sync.start()
 
@@ -120,7 +124,8 @@ class Agent:
         self.gpus.stop()
         self.workers.close()
         if self.settings.termination_log is not None:
-            termination.write(self.settings.termination_log, code, self.workers.exit)
+            refused = {"failure": {"code": code, "message": self.inputs.message}} if self.inputs.message else None
+            termination.write(self.settings.termination_log, code, refused or self.workers.exit)
         logger.info("exit %d", code)
         return code
 
@@ -128,7 +133,7 @@ class Agent:
 
     def _wait(self) -> None:
         zygote = self.warm.zygote
-        watched = [] if zygote is None else [zygote.socket]
+        watched = [*([] if zygote is None else [zygote.socket]), *self.inputs.watched]
         if self.wakeup.wait(watched, _TICK_RUNNING if self.workers.round else _TICK_IDLE):
             self.workers.hear_zygote()
         self.warm.give_up_after(self.settings.warm_seconds)
@@ -141,6 +146,11 @@ class Agent:
                 for pid in handlers(number, self.workers.pids().values(), self.settings.run_dir):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, number)
+
+    def _receive_inputs(self) -> None:
+        self.inputs.receive()
+        if self.inputs.code and self.leaving is None:
+            self.leaving = self.inputs.code
 
     def _terminate(self) -> None:
         """SIGTERM: save within the grace period and leave; the second one: leave now."""
@@ -200,7 +210,7 @@ class Agent:
 
     def _make(self, move: Move, command: Dict[str, Any], now: float) -> None:
         if move.verb == "start":
-            if self.workers.start(command, move.round):
+            if not self.inputs.running and self.workers.start(command, move.round):
                 self.rounds = RoundState(accepted=move.round, fence=self.rounds.fence)
                 if int(command["nodeRank"]) == 0:
                     self.recording.start(interpreter_of(self.workers.kind), move.round, self._code_folder(command))
@@ -237,7 +247,9 @@ class Agent:
     def _document(self) -> Dict[str, Any]:
         document = {
             "state": status_report.state(
-                self._round_state(), leaving=self.leaving is not None or self.terminated, starting=self.warm.starting
+                self._round_state(),
+                leaving=self.leaving is not None or self.terminated,
+                starting=self.warm.starting or self.inputs.running,
             ),
             "round": self.rounds.accepted,
             "address": self.settings.address,
@@ -249,6 +261,8 @@ class Agent:
             "reports": trimmed(self.workers.reports()),
             "notices": self._notices()[-8:],
         }
+        if self.inputs.states:
+            document["inputs"] = self.inputs.states
         if self.workers.exit is not None:
             document["exit"] = self.workers.exit
         return document

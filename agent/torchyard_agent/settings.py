@@ -57,6 +57,7 @@ class Settings:
     code_root: Optional[Path]
     code_mount: Optional[Path]
     working_folder: str
+    inputs: Optional[str]
 
     @property
     def loopback(self) -> bool:
@@ -112,6 +113,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         code_root=_path(env.get("TORCHYARD_CODE_ROOT")),
         code_mount=_path(env.get("TORCHYARD_CODE_MOUNT")),
         working_folder=env.get("TORCHYARD_WORKING_DIR", ""),
+        inputs=env.get("TORCHYARD_INPUTS") or None,
     )
 
 

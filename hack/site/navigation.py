@@ -20,6 +20,7 @@ NAVIGATION: list[dict[str, Any]] = [
             {"Language models": "language-models.md"},
             {"Vision and action": "vision-action.md"},
             {"Vision, language and reinforcement": "vision-language-rl.md"},
+            {"Inputs": "inputs.md"},
             {"Sweeps": "sweeps.md"},
             {"Gang schedulers": "schedulers.md"},
             {"Elastic gangs and spares": "elastic.md"},

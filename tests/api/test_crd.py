@@ -119,7 +119,7 @@ def test_defaults_satisfy_their_own_schema_and_equal_the_models():
 
 def test_lists_are_merged_by_their_keys():
     keys = {path: node["x-kubernetes-list-map-keys"] for path, node in NODES if "x-kubernetes-list-map-keys" in node}
-    named = ("spec.env", "spec.resources.claims", "spec.volumes")
+    named = ("spec.env", "spec.inputs", "spec.resources.claims", "spec.volumes")
     assert keys == {path: ["name"] for path in named}  # the status has one owner, as a whole
     for path, names in keys.items():
         item = dict(NODES)[f"{path}[]"]

@@ -1,5 +1,6 @@
 """The table of accepted and rejected objects, judged by the Python side."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_updates(case):
 
 def test_every_rule_has_an_object_that_breaks_it():
     seen = {(case["at"], case["says"]) for case in REJECTED}
-    plain = {at.translate(str.maketrans("0123456789", "          ")).replace(" ", "") for at, _ in seen}
+    plain = {re.sub(r"\[[0-9]+\]", "[]", at) for at, _ in seen}
     for rule in RULES:
         path = ".".join(part for part in ("spec", rule.scope, rule.field) if part)
         assert path in plain, path

@@ -104,9 +104,9 @@ def test_every_pod_meets_the_restricted_pod_security_standard(path):
     allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
     assert {kind for volume in spec["volumes"] for kind in volume if kind != "name"} <= allowed
     mounted = {volume["name"] for volume in spec["volumes"]}
-    used = [mount["name"] for one in spec["containers"] for mount in one["volumeMounts"]]
-    assert set(used) == mounted
-    assert len(used) == len(set(used))
+    used = [mount for one in spec["containers"] for mount in one["volumeMounts"]]
+    assert {mount["name"] for mount in used} == mounted
+    assert len(used) == len({mount["mountPath"] for mount in used})
 
 
 def test_the_pod_belongs_to_the_job_and_is_labelled_as_a_member():

@@ -21,6 +21,8 @@ from tests.kubernetes.test_pod_waits import MOUNTS, WAITING
 from tests.kubernetes.test_refusals import REFUSALS
 from tests.reconcile.test_advisories import reported
 from tests.reconcile.test_exports import export
+from tests.reconcile.test_inputs import FETCHING, have
+from tests.reconcile.test_inputs import started as with_input
 from tests.schedulers.test_kueue import queued
 from tests.support.kubernetes.pod_json import ON_NODE, pod, seen
 from tests.support.kueue import admit, with_status, workload
@@ -398,6 +400,21 @@ OF_OBJECTS = {
     "PodAltered": "label torchyard.dev/job-uid",
     "SchedulerRejected": "PodGroup job-job-uid: spec.minMember: Invalid value: 0",
 }
+
+
+def fetching() -> Said:
+    world = with_input()
+    have(world, FETCHING, FETCHING)
+    return said(world)
+
+
+def without_input(code: ExitCode, message: str) -> Said:
+    world = with_input()
+    world.end_pod(world.at(0), code, "", f"input model: {message}")
+    world.settle()
+    return said(world)
+
+
 OF_QUEUES = {
     "WaitingInQueue": ("", ""),
     "WaitingForQuota": ("Pending", "insufficient unused quota for nvidia.com/gpu in flavor spot, 8 more needed"),
@@ -431,6 +448,11 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     "WaitingForPods": lambda: said(begun()),
     "PodsNotCreated": unanswered,
     "WaitingForAgents": silent,
+    "FetchingInputs": fetching,
+    "InputNotFetched": lambda: without_input(
+        ExitCode.INPUT_NOT_FETCHED, "127.0.0.1:9: Connection refused (6 attempts)"
+    ),
+    "InputRejected": lambda: without_input(ExitCode.INPUT_REJECTED, "hf://org/model@main: 404 Repository Not Found"),
     "AgentSilent": silent,
     "GangIncomplete": partly,
     "SchedulerUnavailable": without_its_scheduler,

@@ -57,6 +57,23 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
     ),
     {"command": ["python train.py"]},
     *(
+        {"inputs": [{"name": "a", "from": source, **more}], **others}
+        for source, more, others in (
+            *(
+                ("https://a.b/c", {}, {}),
+                ("https://a.b/c", {"sha256": "0" * 64}, {}),
+                ("s3://bucket", {"sha256": "0" * 64}, {}),
+            ),
+            *(("claim:a", {"include": ["b"]}, {}), ("s3://bucket", {"include": ["b"]}, {}), ("claim:a/../b", {}, {})),
+            *(("s3://bucket", {"path": path}, {}) for path in ("/tmp", "/a/../b", "/data")),
+            ("s3://bucket", {"path": "/data"}, {"volumes": [{"name": "a", "claim": "c", "mountPath": "/data"}]}),
+            ("s3://bucket", {}, {"command": ["a"], "launcher": {"kind": "none"}}),
+            ("s3://bucket", {}, {"inputCache": {"claim": "c"}}),
+            ("s3://bucket", {}, {"args": ["${inputs.b}"]}),
+        )
+    ),
+    {"inputCache": {"claim": "c"}},
+    *(
         {"command": ["torchrun", *options, "t.py"], "nodes": 2, "procsPerNode": 2}
         for options in (
             *((), ("--nproc-per-node", "3"), ("--nproc-per-node=2",), ("--nnodes=3",), ("--standalone",)),

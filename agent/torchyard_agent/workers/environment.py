@@ -63,7 +63,11 @@ def worker_environment(
         token: file with the token of that call.
         gpus: GPUs that workers can use; without one, freed memory stays with the process.
     """
-    workers = {name: value for name, value in env.items() if name not in {"TORCHYARD_TOKEN_FILE", INHERITED}}
+    workers = {
+        name: value
+        for name, value in env.items()
+        if name not in {"TORCHYARD_TOKEN_FILE", "TORCHYARD_INPUTS", INHERITED}
+    }
     path = [str(hooks_folder(settings))] if settings.hooks else []
     path += [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]
     workers["PYTHONPATH"] = os.pathsep.join([*path, LOCATION])

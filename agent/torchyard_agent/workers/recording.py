@@ -20,9 +20,12 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional
 
+from torchyard_agent.files import read_json
 from torchyard_agent.workers.zygote_client import python_code
 
 FILE = "environment.json"
+INPUTS_FILE = "inputs.json"
+"""In the run folder: written by the agent when all inputs are there."""
 SCHEMA = 1
 SECONDS = 120.0
 _LOOK_SECONDS = 0.1
@@ -95,8 +98,10 @@ def _wait_for(code: Optional[Path]) -> None:
 
 
 def digest_of(record: Dict[str, Any]) -> str:
-    """Return a digest of Python, packages and code, equal for runs in which these are equal."""
+    """Return a digest of Python, packages, code and inputs, equal for runs in which these are equal."""
     compared = {name: record.get(name) for name in ("python", "packages", "code")}
+    if record.get("inputs"):
+        compared["inputs"] = record["inputs"]
     return hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()[:32]
 
 
@@ -108,6 +113,7 @@ def main() -> None:
             "python": platform.python_version(),
             "packages": packages(),
             "code": code_of(Path.cwd()),
+            "inputs": inputs(),
             "machine": {"platform": platform.platform(), "cpus": os.cpu_count(), "driver": driver()},
         },
         sys.stdout,
@@ -128,6 +134,11 @@ def packages() -> Dict[str, str]:
             # The first one on the path is the one that is imported.
             found.setdefault(re.sub(r"[-_.]+", "-", name[1]).lower(), version[1])
     return dict(sorted(found.items()))
+
+
+def inputs() -> Dict[str, Any]:
+    """Return source and revision of each input that was fetched for this pod."""
+    return read_json(Path(os.environ.get("TORCHYARD_RUN_DIR", "."), INPUTS_FILE)) or {}
 
 
 def code_of(folder: Path) -> Dict[str, Any]:

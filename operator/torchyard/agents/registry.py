@@ -53,6 +53,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     exit: dict[str, Any] | None = None
     reports: list[Raw] = []
     gpus: list[Raw] = []
+    inputs: list[Any] = []
     notices: list[Any] = []
 
 
@@ -268,7 +269,7 @@ def decode(body: bytes) -> SyncRequest:
 
 def without_figures(request: SyncRequest) -> SyncRequest:
     """Return a request without figures, which are not kept during a long poll."""
-    return msgspec.structs.replace(request, exit=None, reports=[], gpus=[], notices=[])
+    return msgspec.structs.replace(request, exit=None, reports=[], gpus=[], inputs=[], notices=[])
 
 
 def command_document(command: CommandAgent | None) -> dict[str, Any]:
@@ -333,6 +334,7 @@ def _agent(pod_uid: str, request: SyncRequest, now: float) -> Agent:
         environment=sanitize.line(request.environment, 64),
         reports=sanitize.reports(request.reports),
         gpus=sanitize.gpus(request.gpus),
+        inputs=sanitize.inputs(request.inputs),
         notices=sanitize.notices(request.notices),
     )
 
@@ -349,6 +351,7 @@ def _matters(agent: Agent) -> tuple[Any, ...]:
         agent.content,
         agent.exit,
         len(agent.gpus),
+        tuple((each.name, each.state, each.revision, each.message) for each in agent.inputs),
         tuple(
             (
                 report.round,

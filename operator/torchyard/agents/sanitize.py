@@ -15,11 +15,12 @@ from msgspec import Meta, Raw, Struct
 
 from torchyard.api.formatting import ESCAPES
 from torchyard.api.status import MAX_METRICS, MAX_WARNINGS, Artifact, Batch, NonFinite, NonFiniteMetric
-from torchyard.reconcile.observed import Failure, GpuReport, RankReport, RoundExit
+from torchyard.reconcile.observed import Failure, GpuReport, InputReport, RankReport, RoundExit
 
 MAX_REPORTS = 256
 MAX_GPUS = 64
 MAX_NOTICES = 16
+MAX_INPUTS = 16
 MAX_LINES = 20
 MAX_LINES_CHARACTERS = 4096
 MAX_LINE = 512
@@ -152,6 +153,19 @@ def gpu(raw: object) -> GpuReport | None:
     read = _fields(raw, GpuReport, without=("uuid", "product"))
     names = {"uuid": line(raw.get("uuid"), MAX_WORD), "product": line(raw.get("product"), MAX_WORD)}
     return msgspec.structs.replace(read, **names)
+
+
+def inputs(raw: Iterable[object]) -> tuple[InputReport, ...]:
+    """Return the inputs of a pod; those without a name are dropped."""
+    return tuple(read for one in list(raw)[:MAX_INPUTS] if (read := _input(one)) is not None)
+
+
+def _input(raw: object) -> InputReport | None:
+    if not isinstance(raw, dict) or not (name := line(raw.get("name"), 64)):
+        return None
+    texts = {field: line(raw.get(field), MAX_WORD) for field in ("state", "revision")}
+    read = _fields(raw, InputReport, without=("name", "message", *texts))
+    return msgspec.structs.replace(read, name=name, message=line(raw.get("message"), 200), **texts)
 
 
 def notices(raw: Iterable[object]) -> tuple[str, ...]:

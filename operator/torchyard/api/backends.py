@@ -28,6 +28,7 @@ ONLY: dict[str, Backend] = {
     "serviceAccountName": "cluster",
     "imagePullSecrets": "cluster",
     "volumes": "cluster",
+    "inputCache": "cluster",
     "suspend": "cluster",
 }
 _UNSET: tuple[Any, ...] = (None, [], {})

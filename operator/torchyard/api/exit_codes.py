@@ -23,9 +23,11 @@ class ExitCode(IntEnum):
     HUNG = 70
     CODE_MISMATCH = 71
     TORCH_MISSING = 72
+    INPUT_REJECTED = 73
     STORAGE = 74
     PREEMPTED = 75
     PEER_LOST = 76
+    INPUT_NOT_FETCHED = 77
     NOT_EXECUTABLE = 126
     NOT_FOUND = 127
     INTERRUPTED = 130
@@ -46,7 +48,9 @@ EXIT_REASONS: dict[int, Reason] = {
     ExitCode.GPU_MEMORY: Reason.GPU_OUT_OF_MEMORY,
     ExitCode.HUNG: Reason.WORKER_HUNG,
     ExitCode.CODE_MISMATCH: Reason.CODE_MISMATCH,
+    ExitCode.INPUT_NOT_FETCHED: Reason.INPUT_NOT_FETCHED,
     ExitCode.TORCH_MISSING: Reason.TORCH_MISSING,
+    ExitCode.INPUT_REJECTED: Reason.INPUT_REJECTED,
     ExitCode.STORAGE: Reason.STORAGE_FAILED,
     ExitCode.PREEMPTED: Reason.PREEMPTED,
     ExitCode.PEER_LOST: Reason.PEER_LOST,

@@ -116,6 +116,11 @@ class Reason(TableEnum):
     WAITING_FOR_AGENTS = _waiting(
         "WaitingForAgents", "pods are running, their agents have not connected yet", announced=False
     )
+    FETCHING_INPUTS = _waiting(
+        "FetchingInputs",
+        "the inputs of the job are being fetched",
+        announced=False,
+    )
     UNSCHEDULABLE = _waiting("Unschedulable", "pods cannot be placed", "free resources or request less")
     INSUFFICIENT_GPU = _waiting(
         "InsufficientGPU", "there are fewer free GPUs than the job requests", "free some or request less"
@@ -531,6 +536,19 @@ class Reason(TableEnum):
         "the pods of the gang do not run the same code and configuration",
         "set spec.image to a digest, and do not edit config maps or secrets of a running job",
         start_attempts=3,
+    )
+    INPUT_NOT_FETCHED = _failure(
+        "InputNotFetched",
+        "an input of the job could not be fetched",
+        "check the network of the pods, the server and the free disk; the pod is replaced and tries again",
+        counted=False,
+        start_attempts=3,
+    )
+    INPUT_REJECTED = _failure(
+        "InputRejected",
+        "an input of the job does not exist, may not be read, or is not what the job names",
+        "correct the entry of spec.inputs, or the credentials in spec.envFrom",
+        permanent=True,
     )
     AGENT_RESTARTED = _failure("AgentRestarted", "the agent of a pod was restarted", counted=False)
 

@@ -11,7 +11,7 @@ from msgspec import Meta, field
 
 from torchyard.api.names import MAX_NODES
 from torchyard.api.spec_code import Code
-from torchyard.api.spec_placement import Elastic, Gpu, Resources, Scheduling, Volume
+from torchyard.api.spec_placement import Elastic, Gpu, Input, InputCache, Resources, Scheduling, Volume
 from torchyard.api.spec_reliability import Checkpoint, Health, Preflight, Restart
 from torchyard.api.spec_workload import (
     EnvFrom,
@@ -150,6 +150,18 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         list[Volume],
         Meta(max_length=32, description="Claims, ConfigMaps and Secrets to mount.", extra_json_schema=by_key("name")),
     ] = field(default_factory=list)
+
+    inputs: Annotated[
+        list[Input],
+        Meta(
+            max_length=16,
+            description="Data and models that are fetched once, before the first round.",
+            extra_json_schema=by_key("name"),
+        ),
+    ] = field(default_factory=list)
+    input_cache: Annotated[
+        InputCache | None, doc("Where fetched inputs are kept; absent: on the disk of each pod, as long as it lives.")
+    ] = None
 
     @property
     def is_delegated(self) -> bool:

@@ -1,4 +1,4 @@
-"""Where a gang runs: size bounds, GPUs, resources, scheduling and volumes."""
+"""Where a gang runs: size bounds, GPUs, resources, scheduling, volumes and inputs."""
 
 from typing import Annotated, Literal
 
@@ -9,12 +9,16 @@ from torchyard.api.values import (
     AbsolutePath,
     ComputeCapability,
     Duration,
+    Files,
+    InputPath,
+    InputSource,
     LabelKey,
     LabelValue,
     Model,
     ObjectName,
     Quantity,
     Reference,
+    Sha256,
     TaintKey,
     by_key,
     doc,
@@ -163,3 +167,37 @@ class Volume(Model, frozen=True, kw_only=True):
     config_map: Annotated[Reference | None, doc("Name of a ConfigMap.")] = None
     secret: Annotated[Reference | None, doc("Name of a Secret.")] = None
     read_only: Annotated[bool, doc("Mount read-only.")] = False
+
+
+class Input(Model, frozen=True, kw_only=True):
+    """Data or a model that each pod has as a folder before the first round."""
+
+    name: Annotated[ObjectName, doc("Name; `${inputs.NAME}` in command, args, env and params is its folder.")]
+    source: Annotated[
+        InputSource,
+        doc(
+            "Where it comes from: hf://ORG/NAME@REVISION, hf://datasets/ORG/NAME@REVISION, s3://BUCKET/PREFIX, "
+            "gs://BUCKET/PREFIX, https://HOST/FILE with sha256, or claim:NAME/FOLDER, which is mounted read-only."
+        ),
+    ] = field(name="from")
+    path: Annotated[
+        InputPath | None,
+        doc("Absolute path of the folder in the container, read-only; absent: /torchyard/inputs/NAME."),
+    ] = None
+    sha256: Annotated[Sha256 | None, doc("SHA-256 of the file of an https:// source.")] = None
+    include: Annotated[
+        list[Files],
+        Meta(
+            max_length=8,
+            description="Patterns of the files to fetch, such as *.safetensors; * also matches /. Absent: all files.",
+        ),
+    ] = field(default_factory=list)
+
+
+class InputCache(Model, frozen=True, kw_only=True):
+    """Where fetched inputs are kept."""
+
+    claim: Annotated[
+        Reference,
+        doc("Name of a claim that all pods can mount: one pod fetches for all, and later jobs find the files."),
+    ]

@@ -261,6 +261,24 @@ class Artifact(StatusModel, frozen=True, kw_only=True):
     ] = None
 
 
+class InputStatus(StatusModel, frozen=True, kw_only=True):
+    """One input of the job, of the pod that has the least of it."""
+
+    name: Annotated[str, doc("Name.")]
+    request: Annotated[str, doc("Digest of the entry of the spec that this is about.")] = ""
+    state: Annotated[str, doc("waiting, fetching or ready.")] = ""
+    revision: Annotated[
+        str,
+        doc(
+            "What was fetched, and stays the same for all later pods: a commit, a SHA-256, or a digest of the names, "
+            "sizes and tags of the objects of a bucket."
+        ),
+    ] = ""
+    bytes: Annotated[int | None, doc("Bytes that are there.")] = None
+    total_bytes: Annotated[int | None, doc("Bytes of all its files, if known.")] = None
+    files: Annotated[int | None, doc("Number of its files.")] = None
+
+
 class Images(StatusModel, frozen=True, kw_only=True):
     """Images of the pods of a gang."""
 
@@ -337,7 +355,7 @@ class Goodput(StatusModel, frozen=True, kw_only=True):
     percent: Annotated[float, doc("Share of wall time that made steps which survived.")] = 0.0
     seconds: Annotated[
         dict[str, float],
-        doc("productive, queue, schedule, pull, start, restore, save, stalled, lost, recover: seconds each."),
+        doc("productive, queue, schedule, pull, inputs, start, restore, save, stalled, lost, recover: seconds each."),
     ] = field(default_factory=dict)
 
 
@@ -403,6 +421,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     ] = field(default_factory=dict)
     batch: Annotated[Batch | None, doc("How built-in workloads divide the samples of a step.")] = None
     code: Annotated[CodeStatus | None, doc("The code of the newest round, if it travels with the job.")] = None
+    inputs: Annotated[list[InputStatus], doc("The inputs that are fetched.")] = field(default_factory=list)
     environment: Annotated[
         str,
         doc("Digest of Python, packages and code of the newest round, as in environment.json of its checkpoints."),

@@ -292,6 +292,15 @@ CHECKPOINT_PATTERN = r"^(/[^\x00]*|[a-z0-9]([-a-z0-9]*[a-z0-9])?(/(best|step-[0-
 ABSOLUTE_PATH_PATTERN = r"^/[^:\x00]*$"
 COMPUTE_CAPABILITY_PATTERN = r"^[0-9]{1,2}\.[0-9]$"
 
+INPUT_PATTERN = (
+    r"^(hf://(datasets/)?[A-Za-z0-9][-A-Za-z0-9._]*/[A-Za-z0-9][-A-Za-z0-9._]*@[A-Za-z0-9][-A-Za-z0-9._/]*"
+    r"|(s3|gs)://[a-z0-9][-a-z0-9._]+(/[!-~]*)?"
+    r"|https://[A-Za-z0-9][-A-Za-z0-9.]*(:[0-9]{1,5})?/[!-~]+"
+    r"|claim:[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*(/[!-9;-~]*)?)$"
+)
+FILES_PATTERN = r"^[!-~]+$"
+SHA256_PATTERN = r"^[0-9a-f]{64}$"
+
 # `cpu: 4` and `cpu: "4"` are the same to everybody who writes manifests.
 Quantity = (
     Annotated[int, Meta(ge=0, le=2**53)] | Annotated[str, Meta(pattern=QUANTITY_PATTERN, min_length=1, max_length=32)]
@@ -306,6 +315,10 @@ AbsolutePath = Annotated[str, Meta(pattern=ABSOLUTE_PATH_PATTERN, max_length=102
 ComputeCapability = Annotated[str, Meta(pattern=COMPUTE_CAPABILITY_PATTERN, max_length=4)]
 LabelValue = Annotated[str, Meta(pattern=LABEL_VALUE_PATTERN, max_length=63)]
 AnnotationValue = Annotated[str, Meta(pattern=TEXT_PATTERN, max_length=8192)]
+InputSource = Annotated[str, Meta(pattern=INPUT_PATTERN, min_length=1, max_length=1024)]
+InputPath = Annotated[str, Meta(pattern=ABSOLUTE_PATH_PATTERN, max_length=256)]
+Files = Annotated[str, Meta(pattern=FILES_PATTERN, min_length=1, max_length=128)]
+Sha256 = Annotated[str, Meta(pattern=SHA256_PATTERN, max_length=64)]
 TaintKey = Annotated[str, Meta(pattern=TAINT_KEY_PATTERN, max_length=253)]
 TrainerName = Annotated[str, Meta(pattern=TRAINER_PATTERN, max_length=256)]
 Module = Annotated[str, Meta(pattern=MODULE_PATTERN, max_length=256)]
@@ -326,6 +339,15 @@ FORMS = {
     CONTROLLER_PATTERN: ("the name of a controller", "write it like kueue.x-k8s.io/multikueue"),
     LABEL_VALUE_PATTERN: ("a label value", "use letters, digits, '-', '_' and '.', letters or digits first and last"),
     TAINT_KEY_PATTERN: ("a taint key", "write it like nvidia.com/gpu"),
+    INPUT_PATTERN: (
+        "the source of an input",
+        (
+            "write it like hf://ORG/NAME@REVISION, hf://datasets/ORG/NAME@REVISION, s3://BUCKET/PREFIX, "
+            "gs://BUCKET/PREFIX, https://HOST/FILE or claim:NAME/FOLDER"
+        ),
+    ),
+    FILES_PATTERN: ("a pattern of file names", "write it like *.safetensors, without spaces"),
+    SHA256_PATTERN: ("a SHA-256", "write its 64 hexadecimal digits in lower case, as sha256sum prints them"),
     MODULE_PATTERN: ("a Python module", "write it like package.module"),
     TRAINER_PATTERN: ("a trainer", f"use {', '.join(BUILT_IN)}, or MODULE:CLASS for a workload of your own"),
     TEXT_PATTERN: ("text", "remove that character"),

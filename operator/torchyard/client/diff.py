@@ -25,7 +25,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     """One difference between two runs. A value of None means that the run does not have it.
 
     Attributes:
-        section: specification, code, packages, machine, result or metrics.
+        section: specification, code, inputs, packages, machine, result or metrics.
         name: of the field, file, package or metric.
         left: value in the first run; for code, the digest of the file.
         right: value in the second run.
@@ -76,6 +76,7 @@ def compare(left: Side, right: Side, notes: tuple[str, ...] = ()) -> Comparison:
     found = [
         *_of_section("specification", _spec(left), _spec(right)),
         *_of_section("code", _code(left), _code(right)),
+        *_of_section("inputs", _inputs(left), _inputs(right)),
         *_of_section("packages", _packages(left), _packages(right)),
         *_of_section("machine", _machine(left), _machine(right)),
         *_of_section("result", _result(left), _result(right)),
@@ -177,6 +178,10 @@ def _code(side: Side) -> dict[str, Value]:
         known = {"digest": sent.digest, "commit": sent.commit, "branch": sent.branch, "diff": sent.diff}
         return {**known, **{str(name): _scalar(value) for name, value in digests.items()}}
     return {"commit": _scalar(code.get("commit")), **{str(name): _scalar(value) for name, value in digests.items()}}
+
+
+def _inputs(side: Side) -> dict[str, Value]:
+    return {each.name: each.revision for each in side.job.status.inputs}
 
 
 def _packages(side: Side) -> dict[str, Value]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from torchyard.api.backends import ignored, on_this_machine
+from torchyard.api.inputs import claim_of
 from torchyard.api.launch import worker_command
 from torchyard.api.names import OF_TRIALS, SOURCE_FOLDER
 from torchyard.api.reasons import Reason
@@ -25,6 +26,8 @@ from torchyard.client.errors import TorchYardError
 from torchyard.client.local import named
 from torchyard.local.run import RunFolder, read_run
 from torchyard.local.runs import KEPT_ASIDE, Aside, OtherFolderError, RunBusyError, create_run, expire_runs
+
+_LIBRARIES = {"hf": "huggingface_hub", "s3": "s3fs", "gs": "gcsfs"}  # by which inputs are fetched
 
 
 class RequestedJob(NamedTuple):
@@ -60,6 +63,7 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
     if (code := packed(job, wanted.folder, notice)) is not None:
         job = arrived(code.job)
         keep_code(code)
+    require_inputs(job)
     if (without := unused_gpus(job)) is not None:
         notice(f"torchyard: {without}")
     derived = name is None and not wanted.is_file
@@ -158,6 +162,27 @@ def require_gpus(job: TrainingJob) -> None:
     if lacking is not None:
         fix = "run it where they are, submit it to a cluster with `torchyard submit`, or lower gpusPerNode or nodes"
         raise TorchYardError(lacking, f"{fix} (`--set gpusPerNode=0` trains on the CPU)")
+
+
+def require_inputs(job: TrainingJob) -> None:
+    """Check that this machine can have the inputs of a job: no claims, and hubs and buckets with their libraries.
+
+    Raises:
+        TorchYardError: it cannot.
+    """
+    for index, each in enumerate(job.spec.inputs):
+        field = f"spec.inputs[{index}].from"
+        if claim_of(each) is not None:
+            fix = (
+                f"name another source with `--set inputs[{index}].from=...`, or submit the job with `torchyard submit`"
+            )
+            raise TorchYardError(
+                f"{field}: {each.source} is a claim of a cluster, which this machine does not have", fix
+            )
+        library = _LIBRARIES.get(each.source.partition("://")[0])
+        if library is not None and importlib.util.find_spec(library) is None:
+            lacking = f"{field}: {each.source.partition('?')[0]} is fetched by {library}, which is not installed"
+            raise TorchYardError(lacking, "`pip install 'torchyard[inputs]'`")
 
 
 def unused_gpus(job: TrainingJob) -> str | None:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from torchyard.api import launch
+from torchyard.api import inputs, launch
 from torchyard.api.launch import local_procs
 from torchyard.api.names import PROGRAM_FOLDER, SOURCE_FOLDER
 from torchyard.api.resource import TrainingJob
+from torchyard.api.spec_placement import Input
 from torchyard.interpreter import own_environment
 from torchyard.local.record import POD_MARK, PodRecord
 from torchyard.local.run import RunFolder
@@ -110,7 +111,14 @@ def pod_environment(
     if spec.code is not None:
         contract |= {"TORCHYARD_CODE_ROOT": str(folder.code), "TORCHYARD_CODE_MOUNT": str(folder.archives)}
         contract["TORCHYARD_WORKING_DIR"] = spec.working_dir or ""
+    contract |= inputs.variables(spec, lambda each: input_folder(folder, each))
+    contract |= inputs.settings(job, str(folder.home / "inputs"), str(folder.path / "inputs"))
     return launch.DEFAULT_ENV | env | launch.own_env(spec) | launch.agent_env(spec) | contract
+
+
+def input_folder(folder: RunFolder, each: Input) -> str:
+    """Return where the pods of a run find an input."""
+    return str(folder.path / "inputs" / each.name)
 
 
 def working_folder(job: TrainingJob, folder: RunFolder) -> Path:

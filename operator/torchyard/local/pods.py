@@ -10,6 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ import msgspec
 
 from torchyard.api import launch
 from torchyard.api.files import read_regular
+from torchyard.api.inputs import with_folders
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.local import gpus, record
-from torchyard.local.environment import pod_environment, working_folder
+from torchyard.local.environment import input_folder, pod_environment, working_folder
 from torchyard.local.pod import KILLED, LocalPod
 from torchyard.local.record import Deletion, PodRecord, loopback_address
 from torchyard.local.run import RunFolder
@@ -169,7 +171,7 @@ class LocalPods:
         """Start the pods that wait, the whole gang or none: half gangs would wait for each other's GPUs for ever."""
         template = await self._template()  # without the lock: what is asked to stop while torch is imported does
         async with self._start_lock:
-            job = self._job()
+            job = self._filled_job()
             here = [pod for pod in self.by_name.values() if not pod.over and pod.record.deletion is None]
             waiting = [pod for pod in here if pod.waiting is not None]
             if job is None or not waiting:
@@ -209,7 +211,7 @@ class LocalPods:
 
     async def _template(self) -> Template | None:
         """Return what the waiting pods are to be forked from, once it has imported torch; None: nothing."""
-        job = self._job()
+        job = self._filled_job()
         waiting = [pod for pod in self.by_name.values() if pod.waiting is not None]
         if self._templates is None or job is None or not waiting:
             return None
@@ -219,6 +221,11 @@ class LocalPods:
             return await self._templates.of(job, self._agent, command, env, cwd)
         except ValueError:
             return None  # the start of the pod says what is wrong
+
+    def _filled_job(self) -> TrainingJob | None:
+        """Return the job with the folders of its inputs on this machine."""
+        job = self._job()
+        return with_folders(job, partial(input_folder, self._folder)) if job is not None and job.spec.inputs else job
 
     def _environment(self, job: TrainingJob, pod: PodRecord) -> dict[str, str]:
         return pod_environment(os.environ, job, pod, self._folder, len(os.sched_getaffinity(0)))

@@ -60,10 +60,11 @@ def pod_failed(view: View, node_rank: int, pod: Pod) -> Outcome:
     if code in CLASSES and view.job.spec.launcher.kind == "none":
         known = None
     reason = of_pod
-    if reason is None and known is not None and (known.permanent or code == ExitCode.PREEMPTED):
+    decided = known is not None and (known.permanent or code in {ExitCode.PREEMPTED, ExitCode.INPUT_NOT_FETCHED})
+    if reason is None and decided:
         reason = known
     deleted = pod.deleting and code in {None, ExitCode.KILLED, ExitCode.TERMINATED}
-    start_attempts = of_pod.start_attempts if of_pod is not None else 0
+    start_attempts = reason.start_attempts if reason in {of_pod, Reason.INPUT_NOT_FETCHED} and reason else 0
     reason = reason or (Reason.POD_LOST if deleted else Reason.POD_FAILED)
     return Outcome(
         rank=node_rank,

@@ -128,6 +128,23 @@ class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
     artifacts: tuple[Artifact, ...] = ()
 
 
+class InputReport(Struct, frozen=True, kw_only=True, rename="camel"):
+    """One input as an agent reports it."""
+
+    name: str = ""
+    state: str = ""
+    revision: str = ""
+    bytes: int | None = None
+    total_bytes: int | None = None
+    files: int | None = None
+    message: str = ""  # what delays it: the last error, or another process that fetches it
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its files are there."""
+        return self.state == "ready"
+
+
 class GpuReport(Struct, frozen=True, kw_only=True, rename="camel"):
     """One GPU as NVML reports it."""
 
@@ -159,7 +176,13 @@ class Agent(Struct, frozen=True, kw_only=True):
     environment: str = ""  # digest of Python, packages and code; the agent of node rank 0 has it; empty: unknown
     reports: tuple[RankReport, ...] = ()
     gpus: tuple[GpuReport, ...] = ()
+    inputs: tuple[InputReport, ...] = ()
     notices: tuple[str, ...] = ()
+
+    @property
+    def fetches(self) -> bool:
+        """Whether inputs of its pod are still being fetched."""
+        return any(not each.is_ready for each in self.inputs)
 
 
 class Refusal(Struct, frozen=True, kw_only=True):

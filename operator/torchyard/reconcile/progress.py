@@ -30,6 +30,7 @@ from torchyard.api.status import (
     TrainingJobStatus,
 )
 from torchyard.api.values import Time, plural, since, span
+from torchyard.reconcile.inputs import is_fetching, with_inputs
 from torchyard.reconcile.observed import GpuReport, Observed, RankReport, View, admitted_nodes, is_flexible
 
 RETURN_SECONDS = 12.0  # how long agents may take to connect to a new operator: they try at least every ten
@@ -78,6 +79,7 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
     reports = seen.reports
     environment = next((agent.environment for agent in view.agents.values() if agent.environment), status.environment)
     status = replace(status, nodes=_nodes(seen, status), gpus=_gpus(seen, status), environment=environment)
+    status = with_inputs(seen, status) if view.job.spec.inputs else status
     if not reports:
         known = [*status.warnings, *warnings(seen, status)]
         return replace(status, warnings=list(dict.fromkeys(known))[:MAX_WARNINGS])
@@ -365,7 +367,7 @@ def _kind(view: View, before: TrainingJobStatus) -> str:
     if before.state == State.RUNNING and before.progress.stalled and not before.rendezvous.silent:
         return "stalled"
     if before.state.activity:
-        return before.state.activity
+        return "inputs" if before.inputs and is_fetching(before) else before.state.activity
     phase = Phase.of(before.progress.phase)
     return phase.activity if phase is not None else "productive"
 

@@ -17,7 +17,7 @@ from torchyard.api.launch import fewest_nodes
 from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.values import Time, plural, since
-from torchyard.reconcile import elastic
+from torchyard.reconcile import elastic, inputs
 from torchyard.reconcile.gang import FUTILE, RELEASED, pause_end
 from torchyard.reconcile.observed import Agent, Observed, Pod, View, admission, admitted_nodes, is_flexible
 
@@ -104,7 +104,7 @@ def difference(gate: Barrier) -> str:
     if len(contents) > 1:
         first, second, *_ = contents.values()
         return f"{first} and {second} read different config maps, secrets, script or configuration"
-    return ""
+    return inputs.difference(gate.ready) if any(agent.inputs for _, agent in gate.ready) else ""
 
 
 def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier, silent: str) -> TrainingJobStatus:
@@ -132,16 +132,18 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
     if recovering and uncreated:
         return with_reason(_with_delay(status, delayed=True), state, Reason.PODS_NOT_CREATED, uncreated)
     running = all(index in held and held[index].phase == "Running" for index in range(admitted_nodes(view)))
-    if recovering and running and silent:
-        return with_reason(_with_delay(status, delayed=True), state, Reason.AGENT_SILENT, silent)
+    awaited = (Reason.AGENT_SILENT, silent)
+    if view.job.spec.inputs and not silent:
+        awaited = (Reason.FETCHING_INPUTS, inputs.fetching(seen))
+    if recovering and running and awaited[1]:
+        return with_reason(_with_delay(status, delayed=True), state, *awaited)
     if recovering:
         # The cause of the failure is shown until something else delays the gang; that is resolved now.
         after = with_reason(_with_delay(status, delayed=False), state, Reason.RECOVERING, evidence)
         return after if status.rendezvous.delayed else status
     if running:
-        return with_reason(
-            status, State.STARTING, Reason.AGENT_SILENT if silent else Reason.WAITING_FOR_AGENTS, silent or evidence
-        )
+        shown = awaited if awaited[1] else (Reason.WAITING_FOR_AGENTS, evidence)
+        return with_reason(status, State.STARTING, *shown)
     reason = Reason.PODS_NOT_CREATED if uncreated else Reason.WAITING_FOR_PODS
     return with_reason(status, State.PENDING, reason, uncreated or evidence)
 
@@ -253,7 +255,9 @@ def _shortage(view: View, pod: Pod) -> str:
     agent = view.agents.get(pod.uid)
     if agent is None:
         return f"no agent in {pod.name}"
-    return f"the agent in {pod.name} never got ready" if agent.state == "starting" else ""
+    # A fetch ends by itself: requests to a source have time limits, and retries a number.
+    late = agent.state == "starting" and not agent.fetches
+    return f"the agent in {pod.name} never got ready" if late else ""
 
 
 # The first pause exceeds the time after which a scheduler retries an unschedulable pod (10 s). A gang with a shorter

@@ -94,6 +94,8 @@ FIXED: tuple[Fixed, ...] = (
             "serviceAccountName",
             "imagePullSecrets",
             "volumes",
+            "inputs",
+            "inputCache",
         )
     ),
 )

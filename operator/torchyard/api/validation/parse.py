@@ -26,13 +26,14 @@ from torchyard.api.status import TrainingJobStatus
 from torchyard.api.validation.problems import shown
 from torchyard.api.validation.rules import GAPS, WHAT, Rule
 from torchyard.api.validation.rules_code import CODE
+from torchyard.api.validation.rules_inputs import INPUTS
 from torchyard.api.validation.rules_pods import DURATIONS, PLACEMENT, RELIABILITY, SIZE
 from torchyard.api.validation.rules_workload import PROGRAM, TRAINING
 from torchyard.version import __version__
 
 Fault = tuple[str, str, str]  # path, what is wrong, how to fix it
 
-RULES: tuple[Rule, ...] = (*SIZE, *PROGRAM, *CODE, *PLACEMENT, *TRAINING, *RELIABILITY, *DURATIONS)
+RULES: tuple[Rule, ...] = (*SIZE, *PROGRAM, *CODE, *PLACEMENT, *INPUTS, *TRAINING, *RELIABILITY, *DURATIONS)
 
 MAX_PROBLEM = 300
 MAX_ANNOTATION, MAX_FINALIZERS = 32 * 1024, 8

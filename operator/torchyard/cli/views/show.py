@@ -12,7 +12,7 @@ from torchyard.api import queue_position
 from torchyard.api.formatting import addressed, clean
 from torchyard.api.reasons import NO_REASON
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import Attempt, CodeStatus, Phase, State, TrainingJobStatus
+from torchyard.api.status import Attempt, CheckpointStatus, CodeStatus, InputStatus, Phase, State, TrainingJobStatus
 from torchyard.api.values import plural, size, span
 from torchyard.cli.views.snapshot import STATE_STYLES, age, headline, interrupted, progress_words, state_word
 from torchyard.client.backend import Kept
@@ -89,14 +89,8 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
     if values:
         table.add_row("metrics", "  ".join(f"{clean(name)} {value}" for name, value in values.items()))
     if status.checkpoint is not None:
-        saved = status.checkpoint.time
-        words = [f"step {status.checkpoint.step}"]
-        words += [f"{span(now - saved)} ago"] if saved is not None else []
-        words += [size(status.checkpoint.bytes)] if status.checkpoint.bytes else []
-        words += (
-            [f"{plural(status.checkpoint.steps_at_risk, 'step')} at risk"] if status.checkpoint.steps_at_risk else []
-        )
-        table.add_row("checkpoint", "  ".join(words))
+        table.add_row("checkpoint", _checkpoint_words(status.checkpoint, now))
+    _add_inputs(table, status.inputs)
     wanted = status.nodes.desired or job.spec.nodes
     idle = status.state.at_rest
     table.add_row("nodes", str(wanted) if idle else f"{status.nodes.ready} of {wanted} ready")
@@ -146,6 +140,24 @@ def _code_words(code: CodeStatus) -> str:
     where = f"{code.branch or 'commit'} {code.commit[:12]}" if code.commit else ""
     changed = "with changes" if code.changed else ""
     return "  ".join(filter(None, (code.digest[:12], where, changed)))
+
+
+def _checkpoint_words(checkpoint: CheckpointStatus, now: float) -> str:
+    words = [f"step {checkpoint.step}"]
+    words += [f"{span(now - checkpoint.time)} ago"] if checkpoint.time is not None else []
+    words += [size(checkpoint.bytes)] if checkpoint.bytes else []
+    words += [f"{plural(checkpoint.steps_at_risk, 'step')} at risk"] if checkpoint.steps_at_risk else []
+    return "  ".join(words)
+
+
+def _add_inputs(table: Table, inputs: Sequence[InputStatus]) -> None:
+    for each in inputs:
+        words = [f"{clean(each.name)}  {clean(each.state)}"]
+        if each.bytes is not None:
+            whole = f" of {size(each.total_bytes)}" if each.total_bytes and each.state != "ready" else ""
+            words.append(f"{size(each.bytes)}{whole}")
+        words += [f"revision {clean(each.revision)[:12]}"] if each.revision else []
+        table.add_row("input", "  ".join(words))
 
 
 def attempts(rounds: list[Attempt]) -> RenderableType:

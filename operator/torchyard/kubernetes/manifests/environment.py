@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from torchyard.api import launch
+from torchyard.api import inputs, launch
 from torchyard.api.launch import MASTER_PORT, checkpoint_claim, is_agentless, local_procs, requested_procs
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
@@ -148,7 +148,10 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
         env |= {"TORCHYARD_CODE_ROOT": names.CODE, "TORCHYARD_CODE_MOUNT": names.CODE_PARTS}
     if spec.working_dir is not None:
         env["TORCHYARD_WORKING_DIR"] = spec.working_dir
-    return env
+    if not spec.inputs:
+        return env
+    cache = inputs.SHARED if spec.input_cache is not None else inputs.PRIVATE
+    return env | inputs.variables(spec, inputs.folder_in_pod) | inputs.settings(job, cache, names.INPUTS)
 
 
 def _without(taken: Mapping[str, str], env: Mapping[str, str]) -> dict[str, str]:
@@ -190,8 +193,12 @@ def _parts(text: str) -> Iterator[str]:
         start = end
 
 
-_BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES = (
-    f"torchyard-{name}" for name in ("bin", "config", "run", "intake", "shm", "tmp", "checkpoints", "variables")
+_BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES, _INPUTS, _INPUT_CACHE = (
+    f"torchyard-{name}"
+    for name in (
+        *("bin", "config", "run", "intake", "shm", "tmp", "checkpoints", "variables"),
+        *("inputs", "input-cache"),
+    )
 )
 _CODE, _CODE_PARTS = "torchyard-code", "torchyard-code-parts"
 
@@ -219,6 +226,7 @@ def volumes(spec: TrainingJobSpec, site: Site) -> list[Entry]:
         {"name": _TMP, "emptyDir": {}},
         {"name": _CHECKPOINTS, **_checkpoints(spec)},
         *_code(spec.code),
+        *(_input_volumes(spec) if spec.inputs else ()),
         *({"name": volume.name, **_source(volume)} for volume in spec.volumes),
     ]
 
@@ -252,10 +260,43 @@ def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
         _mount(_TMP, names.TMP),
         _mount(_CHECKPOINTS, names.CHECKPOINTS),
         *_code_mounts(spec.code),
+        *(_input_mounts(spec) if spec.inputs else ()),
         *(
             _mount(volume.name, volume.mount_path, read_only=volume.read_only or volume.claim is None)
             for volume in spec.volumes
         ),
+    ]
+
+
+def _input_volumes(spec: TrainingJobSpec) -> list[Entry]:
+    """Return the volume of fetched inputs, the one that they are kept on, and the claims that others lie on."""
+    claims = dict.fromkeys(claim[0] for each in spec.inputs if (claim := inputs.claim_of(each)) is not None)
+    kept = spec.input_cache
+    return [
+        *([{"name": _INPUTS, "emptyDir": {}}] if inputs.fetched(spec) else []),
+        *([{"name": _INPUT_CACHE, "persistentVolumeClaim": {"claimName": kept.claim}}] if kept is not None else []),
+        *(
+            {"name": f"{_INPUTS}-{number}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+            for number, claim in enumerate(claims)
+        ),
+    ]
+
+
+def _input_mounts(spec: TrainingJobSpec) -> list[Entry]:
+    """Return the mounts of inputs: all fetched ones where the agent writes, and each at its path, read-only."""
+    claims: dict[str, str] = {}
+    at_paths = []
+    for each in spec.inputs:
+        claim = inputs.claim_of(each)
+        volume = _INPUTS if claim is None else claims.setdefault(claim[0], f"{_INPUTS}-{len(claims)}")
+        folder = each.name if claim is None else claim[1]
+        if claim is not None or each.path is not None:
+            mount = _mount(volume, inputs.folder_in_pod(each), read_only=True)
+            at_paths.append(mount | ({"subPath": folder} if folder else {}))
+    return [
+        *([_mount(_INPUTS, names.INPUTS)] if inputs.fetched(spec) else []),
+        *([_mount(_INPUT_CACHE, names.INPUT_CACHE)] if spec.input_cache is not None else []),
+        *at_paths,
     ]
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from torchyard.api import inputs
 from torchyard.api.names import CODE_CONFIG_MAP, JOB_LABEL
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
@@ -35,6 +36,8 @@ CODE_PARTS = f"{ROOT}/code-parts"  # the archive that the pod was created with
 INTAKE = f"{ROOT}/intake"
 PART = "part"  # the key of a ConfigMap that holds a part of the code
 CHECKPOINTS = f"{ROOT}/checkpoints"
+INPUTS = inputs.FOLDERS
+INPUT_CACHE = inputs.SHARED
 SHM = "/dev/shm"  # noqa: S108 - in the container, where it is a volume of this pod alone
 TMP = "/tmp"  # noqa: S108
 TERMINATION_LOG = "/dev/termination-log"

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api import launch
+from torchyard.api import inputs, launch
 from torchyard.api.launch import is_agentless
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
@@ -159,6 +159,7 @@ def needs_installer(spec: TrainingJobSpec) -> bool:
 
 def installer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
     """Copies the agent's zipapp out of its image and writes config and inline script: no ConfigMap, any image."""
+    job = inputs.with_folders(job, inputs.folder_in_pod) if job.spec.inputs else job
     written = {CONFIG_FILE: msgspec.json.encode(launch.trainer_config(job, environment.checkpoints_of)).decode()}
     if job.spec.script is not None:
         written[SCRIPT_FILE] = job.spec.script
@@ -178,6 +179,7 @@ def installer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
 
 def trainer(job: TrainingJob, action: CreatePod, site: Site, claimed_gpus: int = 0) -> Manifest:
     """Return the container that trains: the agent first, if there is one, the workers below it."""
+    job = inputs.with_folders(job, inputs.folder_in_pod) if job.spec.inputs else job
     spec, plain = job.spec, is_agentless(job.spec)
     command = launch.worker_command(spec, f"{names.CONFIG}/{SCRIPT_FILE}" if spec.script is not None else None)
     agent = ["python3", names.AGENT_INSTALLED, "--listen", names.AGENT_LISTEN, "--"]
@@ -257,7 +259,9 @@ def pod_security(spec: TrainingJobSpec, run_as: int | None) -> Manifest:
 def claims(spec: TrainingJobSpec) -> bool:
     """Return whether a claim is mounted, whose files may belong to another user."""
     kept = spec.checkpoint.volume
-    return (kept is not None and kept.claim is not None) or any(volume.claim is not None for volume in spec.volumes)
+    on_claims = kept is not None and kept.claim is not None
+    on_claims |= spec.input_cache is not None or any(inputs.claim_of(each) is not None for each in spec.inputs)
+    return on_claims or any(volume.claim is not None for volume in spec.volumes)
 
 
 def container_security() -> Manifest:

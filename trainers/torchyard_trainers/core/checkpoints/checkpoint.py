@@ -92,7 +92,7 @@ class Checkpoints:
             else:
                 record = {"schema": 1, "identity": identity, "config": config, "workingDir": str(Path.cwd())}
                 record |= {"code": json.loads(os.environ[CODE])} if CODE in os.environ else {}  # of a bundle
-                commits.write_atomically(path, json.dumps(record, indent=1))
+                commits.write_atomically(path, json.dumps(record | _inputs(), indent=1))
 
         self._world.from_leader(check_or_write)
 
@@ -283,6 +283,14 @@ def _damage(folder: Path, world: World, *, shared: bool) -> str:
         parts = [world.from_leader(lambda: commits.damaged(folder, 0, 1))]
     names = sorted(name for part in parts for name in part)
     return f"{', '.join(names)}: digest differs from COMMIT" if names else ""
+
+
+def _inputs() -> dict[str, Any]:
+    """Return sources and revisions of the inputs that were fetched for the job, as a part of run.json."""
+    try:
+        return {"inputs": json.loads(Path(os.environ.get("TORCHYARD_RUN_DIR", "."), "inputs.json").read_text())}
+    except (OSError, ValueError):
+        return {}
 
 
 def compare_identity(path: Path, identity: dict[str, Any], *, only: Collection[str] | None = None) -> None:

@@ -1,0 +1,1 @@
+"""Inputs of a job: data and models that are fetched once before the first round."""

@@ -1,0 +1,266 @@
+"""Fetch the inputs of a job into the cache, and report on it: a program that the agent runs before the first round.
+
+It runs in the Python of the image, whose libraries it uses. Each line that it writes to the pipe of the agent is a JSON
+object: the state of every input, and at the end `exit` with a message. What fails and may work again is tried again.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+from torchyard_agent.exit_codes import ExitCode
+from torchyard_agent.inputs import buckets, cache, https, hub, source
+from torchyard_agent.inputs.source import Download, FetchError, Input, Listing, RejectedInputError, SourceFile
+
+VARIABLE = "TORCHYARD_INPUTS"
+ATTEMPTS = 6
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
+AT_ONCE = 8
+"""Files that are fetched at the same time."""
+REPORT_SECONDS = 1.0
+LOCK_SECONDS = 1.0
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Progress:
+    """Writes the state of all inputs to the agent, at most once a second while only bytes change."""
+
+    def __init__(self, inputs: List[Input], write: Callable[[Dict[str, Any]], None]) -> None:
+        self._states: Dict[str, Dict[str, Any]] = {each.name: {"state": "waiting"} for each in inputs}
+        self._bytes: Dict[str, Dict[str, int]] = {each.name: {} for each in inputs}
+        self._write = write
+        self._due = 0.0
+        self._lock = threading.Lock()
+
+    def set(self, name: str, **fields: Any) -> None:
+        """Change fields of an input; None removes one."""
+        with self._lock:
+            state = {**self._states[name], **fields}
+            self._states[name] = {field: value for field, value in state.items() if value is not None}
+            self._send(0.0)
+
+    def have(self, name: str, file: str, length: int) -> None:
+        """Record how many bytes of a file are there."""
+        with self._lock:
+            self._bytes[name][file] = length
+            self._states[name]["bytes"] = sum(self._bytes[name].values())
+            self._send(REPORT_SECONDS)
+
+    def _send(self, pause: float) -> None:
+        now = time.monotonic()
+        if pause and now < self._due:
+            return
+        self._due = now + REPORT_SECONDS
+        self._write({"inputs": [{"name": name, **state} for name, state in self._states.items()]})
+
+
+def fetch_all(
+    inputs: List[Input],
+    folder: Path,
+    views: Path,
+    progress: Progress,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Fetch each input into the cache and show it below `views`.
+
+    Raises:
+        RejectedInputError: trying again cannot help; the message begins with the name of the input.
+        FetchError: all attempts failed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for wanted in inputs:
+        for attempt in itertools.count(1):
+            try:
+                _fetch(wanted, folder, views, progress, sleep)
+                break
+            except RejectedInputError as error:
+                raise RejectedInputError(f"input {wanted.name}: {error}") from error
+            except (FetchError, OSError) as error:
+                sentence = _sentence(error)
+                if attempt == ATTEMPTS:
+                    raise FetchError(f"input {wanted.name}: {sentence} ({attempt} attempts)") from error
+                progress.set(wanted.name, message=sentence)
+                most = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1))
+                sleep(most * random.uniform(0.5, 1.0))  # noqa: S311 - so that pods do not come back together
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return f"no space is left on the disk of the cache ({error.strerror})"
+    return hub.sentence(error)
+
+
+def _fetch(wanted: Input, folder: Path, views: Path, progress: Progress, sleep: Callable[[float], None]) -> None:
+    known = _known_revision(wanted)
+    entry = cache.Entry(folder, wanted.key(known)) if known else None
+    manifest = entry.manifest() if entry is not None else None
+    if entry is None or manifest is None:
+        provider = _provider(wanted)
+        listing = provider.resolve()
+        known, entry = listing.revision, cache.Entry(folder, wanted.key(listing.revision))
+        progress.set(wanted.name, revision=known, totalBytes=listing.total, message=None)
+        while (manifest := entry.manifest()) is None:
+            with entry.locked() as mine:
+                if mine:
+                    manifest = entry.manifest() or _fill(entry, wanted, provider, listing, progress)
+                    break
+            progress.set(wanted.name, message="another process fetches it")
+            sleep(LOCK_SECONDS)
+    cache.show(entry.folder, views / wanted.name)
+    size = manifest["bytes"]
+    progress.set(
+        wanted.name, state="ready", revision=known, bytes=size, totalBytes=size, files=manifest["files"], message=None
+    )
+
+
+def _known_revision(wanted: Input) -> str:
+    """Return the revision, if it is known without asking the source."""
+    if wanted.sha256 or wanted.revision:
+        return wanted.sha256 or wanted.revision
+    named = wanted.source.rpartition("@")[2] if wanted.source.startswith("hf://") else ""
+    return named if source.COMMIT.fullmatch(named) else ""
+
+
+def _fill(
+    entry: cache.Entry, wanted: Input, provider: _Provider, listing: Listing, progress: Progress
+) -> Dict[str, Any]:
+    progress.set(wanted.name, state="fetching", message=None)
+    for folder in (entry.files, entry.scratch):
+        folder.mkdir(parents=True, exist_ok=True)
+    _drop_others(entry, listing)
+    entry.check_space(listing)
+    download = provider.download(listing.revision, entry.scratch)
+    work = _Work(entry, wanted, provider, download, progress, threading.Event())
+    pool = ThreadPoolExecutor(AT_ONCE)
+    tasks = [pool.submit(_file, work, file) for file in listing.files]
+    try:
+        for task in as_completed(tasks):
+            task.result()
+    except BaseException as error:
+        work.stopped.set()
+        # What may be tried again must have ended; after a rejection, the process ends.
+        pool.shutdown(wait=not isinstance(error, RejectedInputError), cancel_futures=True)
+        raise
+    pool.shutdown()
+    if provider.has_changed(listing):
+        raise FetchError(f"{wanted.shown} has changed while it was fetched")
+    return entry.commit(listing)
+
+
+class _Work(NamedTuple):
+    """What the files of one input are fetched with."""
+
+    entry: cache.Entry
+    wanted: Input
+    provider: _Provider
+    download: Download
+    progress: Progress
+    stopped: threading.Event
+
+
+def _drop_others(entry: cache.Entry, listing: Listing) -> None:
+    """Delete files of an earlier attempt that the listing does not have."""
+    names = {file.name for file in listing.files}
+    for root, _, files in os.walk(entry.files):
+        for name in files:
+            path = Path(root, name)
+            if path.relative_to(entry.files).as_posix() not in names:
+                path.unlink()
+
+
+def _file(work: _Work, file: SourceFile) -> None:
+    """Fetch one file and verify it; what was continued and is wrong is fetched once more from its begin."""
+    path = work.entry.path_of(file)
+
+    def report(length: int) -> None:
+        if work.stopped.is_set():
+            raise FetchError("another file cannot be fetched")
+        work.progress.have(work.wanted.name, file.name, length)
+
+    continued = path.exists()
+    while True:
+        work.download(file, path, report)
+        path.touch()
+        report(path.stat().st_size)
+        wrong = cache.differs(path, file, report)
+        if not wrong or work.provider.excuses(file):
+            return
+        path.unlink()
+        if not continued:
+            raise RejectedInputError(f"{file.name} of {work.wanted.shown} is not what it should be: {wrong}")
+        continued = False
+
+
+class _Provider:
+    """One kind of source, and how its files are fetched."""
+
+    def __init__(
+        self,
+        resolve: Callable[[], Listing],
+        download: Callable[[str, Path], Download],
+        excuses: Callable[[SourceFile], bool] = lambda _file: False,
+        *,
+        pinned: bool = True,
+    ) -> None:
+        self.resolve, self.download, self.excuses, self._pinned = resolve, download, excuses, pinned
+
+    def has_changed(self, listing: Listing) -> bool:
+        """Return whether the source has other files by now; one of commits or digests cannot."""
+        return not self._pinned and self.resolve().revision != listing.revision
+
+
+def _provider(wanted: Input) -> _Provider:
+    scheme = wanted.source.partition("://")[0]
+    if scheme == "hf":
+        return _Provider(lambda: hub.resolve(wanted), hub.downloader)
+    if scheme in ("s3", "gs"):
+        bucket = buckets.Bucket(wanted)
+        return _Provider(
+            bucket.resolve, lambda _revision, _scratch: bucket.download, bucket.has_other_tag, pinned=False
+        )
+    return _Provider(lambda: https.resolve(wanted), lambda _revision, _scratch: https.download)
+
+
+def run(text: str, write: Callable[[Dict[str, Any]], None]) -> int:
+    """Fetch what `TORCHYARD_INPUTS` names; return the exit code."""
+    settings = json.loads(text)
+    inputs = source.read(text)
+    message: Optional[str] = None
+    code = ExitCode.DONE
+    try:
+        fetch_all(inputs, Path(settings["cache"]), Path(settings["views"]), Progress(inputs, write))
+    except RejectedInputError as error:
+        code, message = ExitCode.INPUT_REJECTED, str(error)
+    except (FetchError, OSError) as error:
+        code, message = ExitCode.INPUT_NOT_FETCHED, _sentence(error)
+    write({"exit": int(code), "message": message or ""})
+    return int(code)
+
+
+def main() -> None:
+    """Fetch, and write lines to the descriptor that is the first argument."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    pipe = os.fdopen(int(sys.argv[1]), "wb", buffering=0)
+    lock = threading.Lock()
+
+    def write(message: Dict[str, Any]) -> None:
+        with lock:
+            try:
+                pipe.write(json.dumps(message).encode() + b"\n")
+            except OSError:  # the agent is gone
+                os._exit(ExitCode.TERMINATED)
+
+    code = run(os.environ[VARIABLE], write)
+    os._exit(code)  # threads of libraries may sit in a blocked call

@@ -1,0 +1,106 @@
+"""The agent's side of fetching inputs: the process that fetches, what it reports, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional
+
+from torchyard_agent.exit_codes import ExitCode
+from torchyard_agent.files import write_json
+from torchyard_agent.inputs.fetch import VARIABLE
+from torchyard_agent.inputs.source import read
+from torchyard_agent.workers.recording import INPUTS_FILE
+from torchyard_agent.workers.zygote_client import python_code
+
+_DIED = "the process that fetches the inputs was killed, possibly for lack of memory"
+
+logger = logging.getLogger(__name__)
+
+
+class Preparation:
+    """The inputs of this pod. Without any, it is over at once.
+
+    Attributes:
+        states: the state of each input, as docs/protocol.md describes it.
+        code: exit code of the pod if the inputs cannot be had; 0: they can.
+        message: why not.
+    """
+
+    def __init__(self, settings: Optional[str], run_dir: Path) -> None:
+        self.states: List[Dict[str, Any]] = []
+        self.code, self.message = 0, ""
+        self._settings, self._run_dir = settings, run_dir
+        self._pipe: Optional[int] = None
+        self._pending = b""
+        self._ended = settings is None
+
+    @property
+    def running(self) -> bool:
+        """Whether inputs are still being fetched, or cannot be had."""
+        return not self._ended or self.code != 0
+
+    @property
+    def watched(self) -> List[int]:
+        """The descriptor that becomes readable when `receive` has something to read."""
+        return [] if self._pipe is None else [self._pipe]
+
+    def start(self, env: Mapping[str, str]) -> None:
+        """Start the process that fetches."""
+        if self._settings is None:
+            return
+        self.states = [{"name": each.name, "state": "waiting"} for each in read(self._settings)]
+        self._pipe, theirs = os.pipe()
+        os.set_blocking(self._pipe, False)
+        # A program that must not use the hub by itself gets its model this way.
+        own = {name: value for name, value in env.items() if name not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
+        quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-c", python_code("inputs.fetch"), str(theirs)],
+            env={**own, **quiet, VARIABLE: self._settings},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs],
+        )
+        os.close(theirs)
+        process.returncode = 0  # reaped by the agent's own loop, not by Popen
+
+    def receive(self) -> None:
+        """Read what the process has reported, and its end."""
+        while self._pipe is not None:
+            try:
+                data = os.read(self._pipe, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                os.close(self._pipe)
+                self._pipe = None
+                if not self._ended:
+                    self._end(ExitCode.INPUT_NOT_FETCHED, _DIED)
+                return
+            *lines, self._pending = (self._pending + data).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+
+    def _take(self, message: Dict[str, Any]) -> None:
+        self.states = message.get("inputs", self.states)
+        if "exit" in message:
+            self._end(int(message["exit"]), str(message["message"]))
+
+    def _end(self, code: int, message: str) -> None:
+        self._ended, self.code, self.message = True, code, message
+        logger.info("inputs: %s", ", ".join(f"{each['name']} {each['state']}" for each in self.states))
+        if code:
+            print(message, file=sys.stderr, flush=True)
+        else:
+            self._record()
+
+    def _record(self) -> None:
+        sources = {each.name: each.shown for each in read(self._settings or "")}
+        write_json(
+            self._run_dir / INPUTS_FILE,
+            {each["name"]: {"from": sources[each["name"]], "revision": each["revision"]} for each in self.states},
+        )
