@@ -53,4 +53,5 @@ def test_inputs_are_fetched_once_for_both_pods_recorded_and_rejected(torchyard, 
 
     ran = torchyard("run", "job.yaml", "--name", "wrong", "--set", f"inputs[0].sha256={'f' * 64}")
     assert ran.returncode == 1
-    assert f"input train-rows: rows.txt of {web.url}/rows.txt is not what it should be: SHA-256 is {digest}" in ran.stderr
+    where = f"input train-rows: rows.txt of {web.url}/rows.txt"
+    assert f"{where} is not what it should be: SHA-256 is {digest}" in ran.stderr
