@@ -33,6 +33,7 @@ NAVIGATION: list[dict[str, Any]] = [
         "Concepts": [
             {"Architecture": "architecture.md"},
             {"Checkpoints": "checkpoints.md"},
+            {"Slow ranks, spikes, corrupted numbers": "health.md"},
             {"Faults": "faults.md"},
             {"Glossary": "glossary.md"},
             {"Protocol of the agent": "protocol.md"},

@@ -42,7 +42,7 @@ def test_all_faults_at_once_each_on_its_line():
           gpusPerNode: two
           parallelism:
             microBatchSize: half
-          health: {straggler: true}
+          health: {spikes: "off"}
           comand: [x]
         """
     ) == [
@@ -53,7 +53,7 @@ def test_all_faults_at_once_each_on_its_line():
             "job.yaml:11: spec.parallelism.microBatchSize: expected auto or a whole number from 1 to 16777216, "
             "got text 'half': use auto, or a whole number from 1 to 16777216"
         ),
-        "job.yaml:12: spec.health.straggler: not implemented in this version: leave it out",
+        "job.yaml:12: spec.health.spikes: 'off' is not known: use ignore, rollback or warn",
         "job.yaml:13: spec.comand: unknown field: did you mean command?",
     ]
 

@@ -19,6 +19,7 @@ from tests.kubernetes.test_invalid_jobs import told as told_of
 from tests.kubernetes.test_pod_ends import ENDED
 from tests.kubernetes.test_pod_waits import MOUNTS, WAITING
 from tests.kubernetes.test_refusals import REFUSALS
+from tests.reconcile import test_pace as pace
 from tests.reconcile.test_advisories import reported
 from tests.reconcile.test_exports import export
 from tests.reconcile.test_inputs import FETCHING, have
@@ -48,6 +49,7 @@ from torchyard.reconcile.ports import Refused
 from torchyard.schedulers.volcano import Volcano
 
 MESSAGES = Path(__file__).with_name("messages.yaml")
+SLOW = [0.1, 0.19, 0.1, 0.1]
 Said = dict[str, str]
 
 
@@ -61,6 +63,13 @@ def said(*worlds: World) -> Said:
         found |= {reason: text for text in status.warnings for reason in Reason if text.startswith(reason.sentence)}
         found[status.reason] = status.message
     return found
+
+
+def slower() -> Said:
+    world = pace.gang()
+    for seconds in (0.1, *(0.2,) * 8):
+        pace.reported(world, [seconds] * 4)
+    return said(world)
 
 
 def waits(reason: str, message: str, node: str = "") -> Said:
@@ -477,6 +486,9 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     "AgentNotice": lambda: noticed("the program handles SIGUSR2 itself"),
     "RanksNotCommunicating": lambda: said(reported(World(2).to_running(), **RANKS)),
     "GpusNotUsed": lambda: said(reported(World(2, gpus_per_node=1).to_running(), device="cpu")),
+    "Straggler": lambda: said(pace.reported(pace.gang(), SLOW)),
+    "SlowerThanBaseline": slower,
+    "ReplacingStraggler": lambda: said(pace.reported(pace.with_a_spare(), SLOW[:2])),
     "PodsReady": lambda: said(World(1).to_running()),
     "PodsNotReady": lambda: said(begun()),
     "Admitted": lambda: said(begun()),

@@ -140,7 +140,9 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
     *({"command": ["python"], "logging": {name: True}} for name in ("wandb", "mlflow")),
     {"trainer": {"name": "cvrp"}, "checkpoint": {"initFrom": "a", "resumeFrom": "b"}},
     {"restart": {"policy": "Never", "maxRestarts": 1}},
-    {"health": {"straggler": True}},
+    {"health": {"replaceStraggler": True}},
+    {"health": {"replaceStraggler": True}, "spares": 1, "launcher": {"kind": "agent"}},
+    {"health": {"replaceStraggler": True, "straggler": False}, "spares": 1},
     *(
         {"scheduling": {"gang": gang, **queue}}
         for gang in ("kueue", "volcano", "native", "none")

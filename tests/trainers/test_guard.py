@@ -3,7 +3,7 @@
 import pytest
 
 from torchyard_trainers.core.exits import DivergedError
-from torchyard_trainers.core.guard import Guard
+from torchyard_trainers.core.health.guard import Guard
 
 NAN = "loss nan, gradient norm nan"
 

@@ -5,7 +5,7 @@ import torch
 from tests.trainers.test_strategies import settings
 from torch import nn
 
-from torchyard_trainers.core.guard import Guard
+from torchyard_trainers.core.health.guard import Guard
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.precision import Precision
 from torchyard_trainers.core.report import Reporter

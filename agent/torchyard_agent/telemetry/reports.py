@@ -20,6 +20,8 @@ from torchyard_agent.telemetry.readings import (
     with_values,
 )
 
+# Measured by the hooks in a file of its own, since only one writer may own a report.
+PACE = ("windowSteps", "stepSeconds", "computeSeconds", "computeLowSeconds")
 _TRIMMED = (
     "round",
     "rank",
@@ -32,6 +34,7 @@ _TRIMMED = (
     "stillSeconds",
     "device",
     "aloneSeconds",
+    *PACE,
 )
 _MAX_METRICS = 64
 _MAX_ARTIFACTS = 16
@@ -195,6 +198,7 @@ class Reports:
         self._procs = procs
         self._milestones, self._total_steps = milestones, total_steps
         self._kept: Dict[int, Dict[str, Any]] = {}  # milestones by local rank, as in a report
+        self._pace: Dict[int, Dict[str, Any]] = {}
 
     def read(self) -> None:
         """Look at the files again; those that are broken or of another round are as if they were not there."""
@@ -211,6 +215,9 @@ class Reports:
             if report is not None and report["round"] == self._round:
                 self._files[local_rank] = dict(report, localRank=local_rank)
                 self._keep(local_rank)
+            measured = read_json(self._run_dir / f"pace.{local_rank}.json") or {}
+            if measured.get("round") == self._round:
+                self._pace[local_rank] = {name: measured[name] for name in PACE if is_number(measured.get(name))}
 
     def add(self, local_rank: int, fields: Dict[str, Any], lines: int = 0) -> None:
         """Lay `fields` over the report of `local_rank`, or replace a missing one.
@@ -247,6 +254,7 @@ class Reports:
         report = join(file, extra)
         if report is None:
             return None
+        report = {**report, **self._pace.get(local_rank, {})}
         if self._total_steps is not None:
             report = {"totalSteps": self._total_steps, **report}
         if self._milestones is not None:

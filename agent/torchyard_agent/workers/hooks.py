@@ -23,6 +23,7 @@ from torchyard_agent.workers import uncaught
 from torchyard_agent.workers.titles import name_process
 
 WORKER = "TORCHYARD_HOOKS_WORKER"
+PACE = "TORCHYARD_PACE"  # 0: neither steps nor waits are measured
 # A real-time signal, which neither programs nor schedulers use; SIGUSR1 and SIGUSR2 belong to the program.
 STACKS_SIGNAL = getattr(signal, "SIGRTMIN", 34) + 11
 # One package under two names.
@@ -72,6 +73,9 @@ def install() -> None:
     for name in _LIGHTNING:
         _when_imported(name, _report_from_lightning)
     _when_imported("transformers.trainer", _report_from_hugging_face)
+    if env.get(PACE) != "0":
+        _when_imported("torch.distributed.distributed_c10d", _watch_collectives)
+        _when_imported("torch.nn.parallel.distributed", _watch_replicas)
 
 
 def _keep_printing(run_dir: Path) -> None:
@@ -142,6 +146,18 @@ def _report_from_hugging_face(module: ModuleType) -> None:
     hugging_face.report_from(module)
 
 
+def _watch_collectives(module: ModuleType) -> None:
+    from torchyard_agent.telemetry import waits
+
+    waits.watch_collectives(module)
+
+
+def _watch_replicas(module: ModuleType) -> None:
+    from torchyard_agent.telemetry import waits
+
+    waits.watch_replicas(module)
+
+
 def _remove_at_exit(path: Path) -> None:
     owner = os.getpid()
 
@@ -174,6 +190,7 @@ class _StepCounter:
         self.turn: Set[int] = set()
         self.writer: Any = None
         self.observe: Callable[[Any], None] = lambda _optimizer: None
+        self.measure: Callable[[], None] = lambda: None
 
     def __call__(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if os.getpid() != self.pid:  # also in a fork, which counts for itself
@@ -183,13 +200,14 @@ class _StepCounter:
         document = dict(self.writer.document, counter=self.writer.document["counter"] + 1)
         if id(optimizer) in self.turn or not self.turn:
             self.turn = {id(optimizer)}
+            self.measure()
             document.update(step=document["step"] + 1, roundSteps=document["roundSteps"] + 1)
         else:
             self.turn.add(id(optimizer))
         self.writer.document = document
 
     def _start(self, optimizer: Any) -> None:
-        from torchyard_agent.telemetry import observation, progress
+        from torchyard_agent.telemetry import observation, pace, progress
 
         self.observe = observation.observed().step
         self.observe(optimizer)  # before the first report
@@ -201,6 +219,10 @@ class _StepCounter:
             self.writer.document["fromStart"] = True
         progress.silence_with(self.writer.stop)
         self.writer.start()
+        if os.environ.get(PACE) != "0":
+            measured = pace.Pace(self.run_dir, dict(os.environ))
+            measured.start()
+            self.measure = measured.step
         mark = self.run_dir / f"steps.{self.pid}"
         with contextlib.suppress(OSError):
             mark.touch()

@@ -433,6 +433,7 @@ def _clean(run_dir: Path) -> None:
     """Remove flags and reports of the previous round."""
     patterns = (
         "report.*.json",
+        "pace.*.json",
         "saved.*",
         "failure.*json",
         "stacks.*.txt",

@@ -286,6 +286,10 @@ class _Report(Struct, rename="camel"):
     device: Annotated[str, Meta(max_length=MAX_DEVICE)] = ""
     from_start: bool = False
     alone_seconds: float | None = None
+    window_steps: Integer | None = None
+    step_seconds: float | None = None
+    compute_seconds: float | None = None
+    compute_low_seconds: float | None = None
     metrics: Numbers = {}
     non_finite_metrics: Annotated[dict[Name, _NonFinite], Meta(max_length=MAX_METRICS)] = {}
     throughput: Numbers = {}
@@ -349,6 +353,10 @@ def well_formed_report(raw: Raw) -> RankReport | None:
         device=read.device,
         from_start=read.from_start,
         alone_seconds=read.alone_seconds,
+        window_steps=read.window_steps,
+        step_seconds=read.step_seconds,
+        compute_seconds=read.compute_seconds,
+        compute_low_seconds=read.compute_low_seconds,
         metrics=read.metrics,
         non_finite_metrics={
             name: NonFiniteMetric(value=each.value, step=each.step) for name, each in read.non_finite_metrics.items()

@@ -243,7 +243,8 @@ def _parallelism(spec: TrainingJobSpec, resolved_values: dict[str, Any]) -> dict
 
 def _health(health: Health) -> dict[str, Any]:
     limit = {} if health.stall.auto else {"stallSeconds": float(health.stall)}
-    return {"nonFinite": health.non_finite, **limit}
+    spikes = {} if health.spikes == "warn" else {"spikes": health.spikes}  # what earlier images do not know
+    return {"nonFinite": health.non_finite, **spikes, **limit}
 
 
 def _checkpoint_path(wanted: str | None, checkpoints_of: Callable[[str], str]) -> str | None:
@@ -286,6 +287,8 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
     if spec.trainer is None:
         # Built-in workloads write their own curves.
         env["TORCHYARD_CURVES"] = "jsonl,tensorboard" if spec.logging.tensorboard else "jsonl"
+    if not spec.health.straggler:
+        env["TORCHYARD_PACE"] = "0"
     if spec.metrics.patterns:
         env["TORCHYARD_METRIC_PATTERNS"] = json.dumps(spec.metrics.patterns)
     if spec.metrics.total_steps is not None:

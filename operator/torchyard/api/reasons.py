@@ -447,6 +447,12 @@ class Reason(TableEnum):
         "pods move to other nodes",
         announced=True,
     )
+    REPLACING_STRAGGLER = _running(
+        "ReplacingStraggler",
+        "a rank is slower than the others: the workers are asked to save a checkpoint and to stop, and a spare takes "
+        "the place of its pod",
+        announced=True,
+    )
     RESIZING = _running(
         "Resizing", "the workers are asked to save a checkpoint and to stop, since the gang continues with another size"
     )
@@ -462,6 +468,18 @@ class Reason(TableEnum):
         "GpusNotUsed",
         "the job holds GPUs that it does not use",
         "move the model and its inputs to the GPU, or set spec.gpusPerNode to 0",
+    )
+
+    STRAGGLER = _warning(
+        "Straggler",
+        "a rank is slower than the others, which wait for it in every step",
+        "look at its node and GPU: clocks, temperature, other processes; with spec.spares, "
+        "spec.health.replaceStraggler has a spare take its place",
+    )
+    SLOWER_THAN_BASELINE = _warning(
+        "SlowerThanBaseline",
+        "the steps of all ranks take longer than before",
+        "look for lowered clocks, slow storage or network, and other programs; or the samples have become longer",
     )
 
     # Values of conditions

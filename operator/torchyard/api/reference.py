@@ -8,7 +8,6 @@ from torchyard.api.schema import ANY, INT_OR_STRING, Schema, spec_schema, status
 from torchyard.api.validation.changes import FIX, FIXED, FREE
 from torchyard.api.validation.parse import RULES
 from torchyard.api.validation.problems import shown
-from torchyard.api.validation.rules import NOT_YET
 from torchyard.api.values import FORMS
 
 _INTRODUCTION = f"""\
@@ -55,10 +54,7 @@ def _has_plain_default(field: Schema) -> bool:
 def _note(field: str) -> str:
     if field in ONLY:
         return " *On a cluster only.*" if ONLY[field] == "cluster" else " *On this machine only.*"
-    if field not in NOT_YET:
-        return ""
-    values = NOT_YET[field]
-    return f" *This version: {', '.join(values)}.*" if values else " *Not in this version.*"
+    return ""
 
 
 def type_text(field: Schema) -> str:

@@ -109,7 +109,22 @@ class Health(Model, frozen=True, kw_only=True):
             "same again ends the job."
         ),
     ] = "fail"
-    straggler: Annotated[bool, doc("Report ranks whose compute time stays far above the median.")] = False
+    spikes: Annotated[
+        Literal["ignore", "warn", "rollback"],
+        doc(
+            "What a built-in trainer does about a loss or gradient norm that is far above those of the steps before. "
+            "warn: the status says so; rollback: its update is not made, and the run repeats the steps since the "
+            "newest checkpoint. A spike that comes again is left out, one that does not come again was the "
+            "hardware. Values that are not finite are spikes, too, unless nonFinite is skip."
+        ),
+    ] = "warn"
+    straggler: Annotated[
+        bool,
+        doc("Warn of ranks whose compute time stays far above the median, and of gangs that become slower."),
+    ] = True
+    replace_straggler: Annotated[
+        bool, doc("Have a spare take the place of the pod of a slow rank, once for each rank; needs spares.")
+    ] = False
 
 
 class Preflight(Model, frozen=True, kw_only=True):

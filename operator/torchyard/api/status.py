@@ -378,6 +378,38 @@ class CodeStatus(StatusModel, frozen=True, kw_only=True):
     changed: Annotated[bool, doc("Whether it has changes that were not committed: spec.code.diff.")] = False
 
 
+class Straggler(StatusModel, frozen=True, kw_only=True):
+    """A rank whose steps take much longer than those of the others, without the time that it waits for them."""
+
+    rank: Annotated[int, doc("Global rank.")] = 0
+    pod: Annotated[str, doc("Its pod.")] = ""
+    node: Annotated[str, doc("Node of the pod.")] = ""
+    device: Annotated[str, doc("Device that the rank trains on.")] = ""
+    ratio: Annotated[float, doc("How many times the median of the other ranks its steps take.")] = 0.0
+    usual_seconds: Annotated[float, doc("Median compute time of a step of the other ranks.")] = 0.0
+    steps: Annotated[int, doc("Steps that were compared.")] = 0
+
+
+class Pace(StatusModel, frozen=True, kw_only=True):
+    """How long the steps of the gang take, over the last half minute."""
+
+    ranks: Annotated[int, doc("Ranks that were measured.")] = 0
+    step_seconds: Annotated[float | None, doc("Median time of a step.")] = None
+    compute_seconds: Annotated[
+        float | None,
+        doc(
+            "Median over the ranks of the part of a step that a rank does not wait for others; absent: these waits "
+            "cannot be measured, and slow ranks cannot be distinguished from those that wait for them."
+        ),
+    ] = None
+    usual_step_seconds: Annotated[float | None, doc("Shortest stepSeconds of this job with as many ranks.")] = None
+    slower: Annotated[float | None, doc("How many times usualStepSeconds a step takes, if that is much and lasts.")] = (
+        None
+    )
+    slower_since: Annotated[Time | None, doc("Since when steps take much longer than usual.")] = None
+    stragglers: Annotated[list[Straggler], doc("Slow ranks, at most 8.")] = field(default_factory=list)
+
+
 class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     """What the job is doing, why, and how well."""
 
@@ -413,6 +445,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=dict)
     throughput: Annotated[Throughput, doc("Throughput of training.")] = field(default_factory=Throughput)
+    pace: Annotated[Pace | None, doc("How long steps take, and which ranks are slow.")] = None
     gpus: Annotated[Gpus, doc("GPUs of the gang.")] = field(default_factory=Gpus)
     checkpoint: Annotated[CheckpointStatus | None, doc("The newest complete checkpoint.")] = None
     devices: Annotated[

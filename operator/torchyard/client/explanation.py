@@ -85,6 +85,7 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
     sections = (
         Section("What to do", tuple(addressed(step, name, flags) for step in _advice(job)) if not decided else ()),
         Section("Gang", tuple(_gang(job, now))),
+        Section("Warnings", tuple(_warnings(job))),
         Section("Failures so far", tuple(_failures(job))),
         Section("Pods", tuple(_pod_line(pod, now) for pod in troubled[:MAX_PODS])),
         Section("Not as it should be", tuple(_conditions(job))),
@@ -167,6 +168,15 @@ def _gang(job: TrainingJob, now: float) -> list[str]:
     said = f"{clean(gang.enforced_by)}: {'admitted' if gang.admitted else 'waits'}, {clean(gang.message)}"
     place = queue_position.words(gang, now)
     return [said, place] if place else [said]
+
+
+def _warnings(job: TrainingJob) -> list[str]:
+    """Return the warnings of the newest round, and that slow ranks are not looked for where that is not possible."""
+    pace = job.status.pace
+    lines = [clean(text) for text in job.status.warnings]
+    if pace is not None and pace.ranks > 1 and pace.compute_seconds is None and job.status.state == State.RUNNING:
+        lines.append("slow ranks cannot be found: how long ranks wait for each other is not known in this program")
+    return lines
 
 
 def _failures(job: TrainingJob) -> list[str]:

@@ -90,6 +90,12 @@ def resize(seen: Observed, status: TrainingJobStatus) -> Resize:
     return Resize(sentence=f"from {members} to {plural(size, 'node')}: {worth}")
 
 
+def may_replace(seen: Observed, status: TrainingJobStatus) -> bool:
+    """Return whether a spare is ready to take a place, and stopping now repeats no steps."""
+    spare = any(_waits(seen.view, status, pod) for pod in seen.active.values())
+    return spare and _may_stop(seen, status, forced=False)
+
+
 def _waits(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
     """Return whether a pod is ready to become a member."""
     agent = view.agents.get(pod.uid)

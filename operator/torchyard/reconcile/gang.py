@@ -208,7 +208,7 @@ def _deletion_reason(view: View, status: TrainingJobStatus, pod: Pod, wanted: in
         "it knows a round that is not in the status": is_ahead(view, status, pod),
         "the gang is smaller now": pod.index >= wanted,
         "it was created from an older spec than the gang": is_outdated(view, status, pod),
-        "its hardware is suspected": is_suspect(status, pod),
+        "its hardware is suspected, or slow": is_suspect(status, pod),
         f"its node leaves, {pod.leaving}": is_leaving(view, status, pod),
         "its round has ended, and without an agent it cannot take part in another one": is_spent(view, status, pod),
         "it ended too early": not pod.alive,

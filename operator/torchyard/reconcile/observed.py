@@ -119,6 +119,10 @@ class RankReport(Struct, frozen=True, kw_only=True, rename="camel"):
     alone_seconds: float | None = (
         None  # how long it has made steps without a process group; None: it has one, or there is one rank
     )
+    window_steps: int | None = None  # newest steps that the next three are of
+    step_seconds: float | None = None  # median
+    compute_seconds: float | None = None  # median without the waits for other ranks; None: those are not known
+    compute_low_seconds: float | None = None  # lower quartile
     metrics: dict[str, float] = field(default_factory=dict)
     non_finite_metrics: dict[str, NonFiniteMetric] = field(default_factory=dict)
     throughput: dict[str, float] = field(default_factory=dict)
@@ -224,6 +228,7 @@ class View(Struct, frozen=True, kw_only=True):
     scheduling: Request = Request(name=BY_OPERATOR.name, scheduler=BY_OPERATOR)  # with the objects of the job
 
 
+_OF_HARDWARE = frozenset({Reason.HARDWARE_SUSPECTED, Reason.STRAGGLER})
 NODE_SILENCE_SECONDS = 20.0
 # How long a kubelet may itself retry to create a container before the pod is replaced, on another node if possible.
 STUCK_START_SECONDS = 60.0
@@ -365,11 +370,11 @@ def is_outdated(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
 
 
 def is_suspect(status: TrainingJobStatus, pod: Pod) -> bool:
-    """Return whether the hardware of this pod ended the last round: its replacement prefers another node."""
+    """Return whether the hardware of this pod ended the last round, or was slow: its replacement avoids the node."""
     if status.rendezvous.open or not status.attempts:
         return False
     cause = status.attempts[-1].cause
-    return cause is not None and cause.class_ == Reason.HARDWARE_SUSPECTED and cause.pod == pod.name
+    return cause is not None and cause.class_ in _OF_HARDWARE and cause.pod == pod.name
 
 
 def is_leaving(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
@@ -472,6 +477,6 @@ def start_failures(attempts: Sequence[Attempt], like: Callable[[str], bool] = ne
 
 
 def suspected_hardware(attempts: Sequence[Attempt]) -> list[Cause]:
-    """Return the causes of all remembered rounds that ended because hardware was missing or broken."""
+    """Return the causes of all remembered rounds that ended because hardware was missing, broken or slow."""
     causes = (attempt.cause for attempt in attempts if attempt.cause is not None)
-    return [cause for cause in causes if cause.class_ == Reason.HARDWARE_SUSPECTED]
+    return [cause for cause in causes if cause.class_ in _OF_HARDWARE]

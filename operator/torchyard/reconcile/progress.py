@@ -30,6 +30,7 @@ from torchyard.api.status import (
     TrainingJobStatus,
 )
 from torchyard.api.values import Time, plural, since, span
+from torchyard.reconcile import pace
 from torchyard.reconcile.inputs import is_fetching, with_inputs
 from torchyard.reconcile.observed import GpuReport, Observed, RankReport, View, admitted_nodes, is_flexible
 
@@ -101,6 +102,7 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
         curves=_curves(view.job.status, lead, replace(status, **metrics)),
         checkpoint=checkpoint,
         devices=devices(reports) or status.devices,
+        pace=pace.with_pace(seen, view.job.status.pace),
         batch=lead.batch or status.batch,
         warnings=list(warnings(seen, status))[:MAX_WARNINGS],
         attempts=attempts,
@@ -147,7 +149,8 @@ def _curves(before: TrainingJobStatus, lead: RankReport, status: TrainingJobStat
 
 def warnings(seen: Observed, status: TrainingJobStatus) -> dict[str, Reason]:
     """Return the warnings by reason: those of the operator, of ranks, and notices of agents."""
-    own = ((say(reason, evidence), reason) for reason, evidence in advisories(seen.view, status, seen.reports))
+    slow = pace.evidence(pace.with_pace(seen, seen.view.job.status.pace))
+    own = ((say(each, why), each) for each, why in (*advisories(seen.view, status, seen.reports), *slow))
     ranks = ((text, Reason.TRAINER_WARNING) for report in seen.reports for text in report.warnings)
     agents = (agent for _, agent in sorted(seen.view.agents.items()))
     notices = ((say(Reason.AGENT_NOTICE, text), Reason.AGENT_NOTICE) for agent in agents for text in agent.notices)

@@ -15,7 +15,8 @@ from torchyard.schedulers.none import BY_OPERATOR, NOTHING
 from torchyard.schedulers.protocol import Change, PodChanges
 
 PAUSES = frozenset({Reason.SUSPENDED, Reason.PREEMPTED})  # why a round was ended by request, and its pods deleted
-CHANGES = frozenset({Reason.RESIZING, Reason.NODE_LEAVING})  # why one was ended by request, and the next one follows
+# Why one was ended by request, and the next one follows.
+CHANGES = frozenset({Reason.RESIZING, Reason.NODE_LEAVING, Reason.REPLACING_STRAGGLER})
 ON_REQUEST = PAUSES | CHANGES
 
 

@@ -8,10 +8,10 @@ from msgspec.structs import replace
 from torchyard.api.exit_codes import ExitCode, exit_code_of
 from torchyard.api.launch import fewest_nodes
 from torchyard.api.reasons import Reason, say, timeout_advice
-from torchyard.api.status import State, TrainingJobStatus, is_preempted, with_reason
+from torchyard.api.status import State, Straggler, TrainingJobStatus, is_preempted, with_reason
 from torchyard.api.validation.schema_check import params_faults
 from torchyard.api.values import BUILT_IN, Time, plural, since
-from torchyard.reconcile import elastic, failures, progress, rounds, waiting
+from torchyard.reconcile import elastic, failures, pace, progress, rounds, waiting
 from torchyard.reconcile.actions import EmitEvent
 from torchyard.reconcile.failures import Outcome
 from torchyard.reconcile.gang import FUTILE
@@ -118,8 +118,8 @@ def _open_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     overdue, start_due = rounds.timed_out(seen, status)
     if overdue is not None:
         return _close(seen, status, overdue, outcomes)
-    if leaving := _leaving(seen, status):
-        return _change(seen, status, Reason.NODE_LEAVING, leaving)
+    if (moved := _moved(seen, status)) is not None:
+        return moved
     resize = elastic.resize(seen, status) if view.job.spec.elastic is not None else elastic.NONE
     if resize.sentence:
         return _change(seen, status, Reason.RESIZING, resize.sentence)
@@ -134,6 +134,24 @@ def _leaving(seen: Observed, status: TrainingJobStatus) -> str:
     members = (seen.pods[uid] for uid in status.rendezvous.members if uid in seen.pods)
     notices = dict.fromkeys(f"node {pod.node}: {pod.leaving}" for pod in members if pod.leaving)
     return "; ".join([*notices][:3])
+
+
+def _moved(seen: Observed, status: TrainingJobStatus) -> Transition | None:
+    """End the round for the sake of a pod that other pods take the place of; None: no pod has to go."""
+    if leaving := _leaving(seen, status):
+        return _change(seen, status, Reason.NODE_LEAVING, leaving)
+    slow = _slow(seen, status)
+    if slow is None:
+        return None
+    return _change(seen, pace.with_cause(status, slow), Reason.REPLACING_STRAGGLER, pace.described(slow))
+
+
+def _slow(seen: Observed, status: TrainingJobStatus) -> Straggler | None:
+    """Return the slow rank whose pod a spare replaces now."""
+    if not seen.view.job.spec.health.replace_straggler or status.state != State.RUNNING:
+        return None
+    slow = pace.replaceable(status)
+    return slow if slow is not None and slow.pod and elastic.may_replace(seen, status) else None
 
 
 def _change(seen: Observed, status: TrainingJobStatus, why: Reason, evidence: str) -> Transition:

@@ -83,9 +83,10 @@ class Checkpoint(Section):
 
 
 class Health(Section):
-    """The policy for non-finite values, and the stall limit (absent: by the longest time so far)."""
+    """The policies for non-finite values and spikes, and the stall limit (absent: by the longest time so far)."""
 
     non_finite: Literal["fail", "skip", "rollback"] = "fail"
+    spikes: Literal["ignore", "warn", "rollback"] = "warn"
     stall_seconds: Annotated[float, Meta(gt=0)] | None = None
 
 

@@ -101,6 +101,12 @@ class PreemptedError(TrainerError):
     code = Exit.PREEMPTED
 
 
+class PeerError(TrainerError):
+    """Another rank is at fault; its own error names the cause."""
+
+    code = Exit.PEER_LOST
+
+
 class SupersededError(TrainerError):
     """A newer round owns the checkpoint folder: this gang is a leftover and must not write."""
 

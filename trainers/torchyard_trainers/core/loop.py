@@ -15,7 +15,7 @@ from torchyard_trainers.core.checkpoints.resume import Progress, record_of, rest
 from torchyard_trainers.core.checkpoints.saver import Saver
 from torchyard_trainers.core.checkpoints.shards import capture
 from torchyard_trainers.core.config import Config
-from torchyard_trainers.core.guard import Guard
+from torchyard_trainers.core.health.spikes import Spikes
 from torchyard_trainers.core.memory import micro_batches
 from torchyard_trainers.core.metrics import curves
 from torchyard_trainers.core.metrics.meter import Meter
@@ -59,7 +59,7 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
         return _ended(session, progress)
     cadence = Cadence(settings.checkpoint.interval, now=time.monotonic(), save_every=work.save_every)
     saver = Saver(checkpoints, settings.checkpoint, cadence, reporter, world.device)
-    guard = Guard(settings.health.non_finite)
+    spikes = Spikes(settings, progress.step, progress.guard)
     profiler = Profiler(run.run_dir, run.checkpoint_dir, world, reporter)
     with (
         curves.open_curves(settings, run.checkpoint_dir, reporter, is_main=world.is_main) as log,
@@ -81,18 +81,29 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
                 "save": boundary and world.is_main and (cadence.due(done, time.monotonic()) or last),
                 "saved": saver.ended,
             }
-            data = loader.step(step, session.micro_batch)
             with profiler.around(done):
-                totals = optimize(work, session, optimizer, step, flags, rehearse=rehearse, data=data)
+                data = loader.step(step, session.micro_batch)
+                totals = optimize(
+                    work,
+                    session,
+                    optimizer,
+                    step,
+                    flags,
+                    rehearse=rehearse,
+                    data=data,
+                    judge=spikes.judge,
+                    probe=spikes.probe(session, step),
+                )
             rehearse = False
-            if guard.rolls_back(done, totals.fault, overflowed=totals.overflowed):
-                saver.wait()
-                fault = f"step {done}: {totals.fault}"
+            if (decision := spikes.after(work, session, done, totals, saver)).back:
                 # What was prepared may be what was broken: prepare again.
-                progress, prepared = roll_back(work, session, optimizer, checkpoints, settings, fault=fault), -1
+                progress, prepared = roll_back(work, session, optimizer, checkpoints, settings, decision=decision), -1
+                spikes.went_back(progress.step, progress.guard)
                 continue
             found = _after_step(work, session, log, done, totals.metrics)
-            values = totals.metrics | {"learningRate": rate} | meter.metrics() | guard.metrics | log.keep(begun | found)
+            values = (
+                totals.metrics | {"learningRate": rate} | meter.metrics() | spikes.metrics | log.keep(begun | found)
+            )
             progress = Progress(
                 done, with_milestones(settings.milestones, progress.metrics | values, done, work.total_steps)
             )
@@ -112,8 +123,9 @@ def train(work: Workload, session: Session, run: Run) -> Mapping[str, float]:
             if stops or totals.flags["save"] or (boundary and saver.is_best(score)):
                 reporter.phase("save")
                 log.complete(done, work.total_steps, values | pace)
-                state = capture(session.parallel, optimizer, work.state(), session.average)
-                saver.begin(done, state, record_of(work, session, progress, checkpoints.round_number, score))
+                record = record_of(work, session, progress, checkpoints.round_number, score)
+                record["guard"] = spikes.before_save(session, done)
+                saver.begin(done, capture(session.parallel, optimizer, work.state(), session.average), record)
             if stops or last:
                 saver.wait()
             if stops and not last:

@@ -1,7 +1,7 @@
 """One optimizer step: accumulate, agree, clip, check, update."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -27,6 +27,9 @@ class Totals:
     flags: dict[str, bool]
     fault: str  # which value was not finite, so that no update was made; "" if none
     overflowed: bool = False  # gradients did in fp16, so that the scaler made no update
+    spike: str = ""  # why a finite loss or gradient norm was not trusted, so that no update was made
+    own_loss: float = 0.0  # sum over the samples of this rank
+    probe: tuple[float, ...] = ()  # summed over all ranks
 
 
 class Sums(NamedTuple):
@@ -58,6 +61,8 @@ def optimize(
     *,
     rehearse: bool = False,
     data: Iterable[Any] | None = None,
+    judge: Callable[[float, float], str] = lambda _loss, _norm: "",
+    probe: torch.Tensor | None = None,
 ) -> Totals:
     """Run one optimizer step. One reduction carries loss, statistics and flags (true if they are on any rank).
 
@@ -68,7 +73,9 @@ def optimize(
     bits before and after a restart.
 
     Buffers that the passes change are equal on all ranks afterwards; a step without an update leaves them unchanged.
-    `data` is what the workload's source read for the micro-batches of this step; None: it is read here.
+    `data` is what the workload's source read for the micro-batches of this step; None: it is read here. `judge` returns
+    why a loss and gradient norm are a spike, whose update is not made. `probe`: further float64 numbers, on the device,
+    that the reduction sums over all ranks.
 
     Raises:
         GpuMemoryError: the micro-batch is too large.
@@ -91,17 +98,20 @@ def optimize(
         raise _out_of_memory(session, micro_batches) from error
     _check_learning(session)
     raised = torch.tensor([float(flag) for flag in flags.values()], dtype=torch.float64, device=sums.values.device)
-    totals = world.total(torch.cat([sums.values, raised]))
+    further = raised.new_empty(0) if probe is None else probe
+    totals = world.total(torch.cat([sums.values, raised, further]))
     if COUNT in sums.names:
         # The backward passes divided by the samples; before clipping, divide by the count, which is known only now.
         parallel.scale_gradients(work.global_batch / totals[sums.names.index(COUNT)].clamp(min=1.0))
     norm = precision.clip(parallel.shards, optimizer, work.max_grad_norm)
-    *counts, grad_norm = torch.cat([totals, norm.double().reshape(1)]).tolist()
+    own = sums.values[sums.names.index("loss")].reshape(1)
+    *counts, grad_norm, own_loss = torch.cat([totals, norm.double().reshape(1), own]).tolist()
     metrics = sums.means(counts[: len(sums.names)], work.global_batch)
     if "loss" not in metrics:
         raise DataError(f"step {step + 1}: nothing in the global batch counts toward the loss; check what is masked")
     sound = math.isfinite(metrics["loss"]) and (math.isfinite(grad_norm) or precision.overflows)
-    if sound:
+    spike = judge(metrics["loss"], grad_norm) if sound and math.isfinite(grad_norm) else ""
+    if sound and not spike:
         precision.step(optimizer)
         if session.average is not None:
             session.average.update(step)
@@ -110,9 +120,11 @@ def optimize(
         parallel.buffers.put_back(before)
     parallel.buffers.agree(world)
     optimizer.zero_grad(set_to_none=True)
-    on = dict(zip(flags, (count > 0 for count in counts[len(sums.names) :]), strict=True))
+    beyond = len(sums.names) + len(flags)
+    on = dict(zip(flags, (count > 0 for count in counts[len(sums.names) : beyond]), strict=True))
     fault = "" if sound else f"loss {metrics['loss']}, gradient norm {grad_norm}"
-    return Totals(metrics | {"gradNorm": grad_norm}, on, fault, sound and not math.isfinite(grad_norm))
+    overflowed = sound and not math.isfinite(grad_norm)
+    return Totals(metrics | {"gradNorm": grad_norm}, on, fault, overflowed, spike, own_loss, tuple(counts[beyond:]))
 
 
 def _check_learning(session: Session) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 from torchyard.api.schema import Schema
 from torchyard.api.validation.changes import FIXED, Fixed
 from torchyard.api.validation.parse import RULES
-from torchyard.api.validation.rules import GAPS, WHAT, Gap
 
 VALIDATIONS = "x-kubernetes-validations"
 _ELASTIC = "has(self.spec.elastic) && has(oldSelf.spec.elastic)"
@@ -38,9 +37,6 @@ def with_rules(spec_schema: Schema) -> Schema:
         # The API server compares whole numbers, such as 0, with the whole part of a bound.
         if not float(leaf.get("minimum", 0)).is_integer():
             _add(leaf, f"self >= {leaf['minimum']!r}", f"the value is too small: use at least {leaf['minimum']}")
-    for gap in GAPS:
-        leaf = _node(schema, gap.field)
-        _add(leaf, _allowed(leaf, gap), f"{WHAT}: {gap.fix}")
     return schema
 
 
@@ -86,17 +82,6 @@ def _add_for(field: str, node: Schema, rule: str, said: str) -> None:
 
 def _add(node: Schema, rule: str, said: str, **more: str) -> None:
     node.setdefault(VALIDATIONS, []).append({"rule": rule, "message": said, **more})
-
-
-def _allowed(leaf: Schema, gap: Gap) -> str:
-    """CEL that a field, where it is there, holds one of the values this version has, or its default."""
-    if gap.values:
-        return f"self in [{', '.join(repr(value) for value in gap.values)}]"
-    if leaf.get("default") is False:
-        return "!self"
-    if "default" in leaf:
-        return f"self == {leaf['default']!r}"
-    return "size(self) == 0" if leaf["type"] == "array" else "false"
 
 
 def _same(schema: Schema, fixed: str) -> str:

@@ -20,11 +20,10 @@ from torchyard.api import values
 from torchyard.api.names import CODE_ARRIVED, OF_TRIALS
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob, plain, read_job, read_status
-from torchyard.api.schema import spec_schema
 from torchyard.api.spec import OPERATOR, TrainingJobSpec
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.validation.problems import shown
-from torchyard.api.validation.rules import GAPS, WHAT, Rule
+from torchyard.api.validation.rules import Rule
 from torchyard.api.validation.rules_code import CODE
 from torchyard.api.validation.rules_inputs import INPUTS
 from torchyard.api.validation.rules_pods import DURATIONS, PLACEMENT, RELIABILITY, SIZE
@@ -177,7 +176,6 @@ def _invalid(
 
 def broken_rules(spec: TrainingJobSpec, faulty: Collection[str] = ()) -> Iterator[Fault]:
     """Yield every broken rule. What reads a path in `faulty`, known to be wrong already, is not judged."""
-    yield from _unimplemented(spec, faulty)
     scopes: dict[str, list[tuple[str, Any]]] = {}
     for rule in RULES:
         if rule.scope not in scopes:  # many rules have the same
@@ -209,22 +207,6 @@ def _broken(rule: Rule, path: str, subject: Any) -> Iterator[Fault]:
     yield (f"{path}.{rule.field}" if rule.field else path), what, rule.fix
 
 
-def _unimplemented(spec: TrainingJobSpec, faulty: Collection[str]) -> Iterator[Fault]:
-    for gap in GAPS:
-        path, value = f"spec.{gap.field}", plain(_field_at(spec, gap.field))
-        if any(_touch(path, known) for known in faulty) or value is None:
-            continue
-        if value not in (gap.values or (_default(gap.field), [], {})):
-            yield path, f"{shown(value)} is {WHAT}" if gap.values else WHAT, gap.fix
-
-
-def _default(field: str) -> Any:
-    node = spec_schema()
-    for name in field.split("."):
-        node = node["properties"][name]
-    return node.get("default")
-
-
 def _reads(rule: Rule, path: str) -> list[str]:
     names = rule.reads if not rule.field else (rule.field, *rule.reads)
     return [f"{path}.{name}" for name in names] or [path]
@@ -234,14 +216,6 @@ def _touch(one: str, other: str) -> bool:
     """Return whether two paths are the same or one lies within the other."""
     short, long = sorted((one, other), key=len)
     return long.startswith(short) and (len(long) == len(short) or long[len(short)] in ".[")
-
-
-def _field_at(model: Struct, path: str) -> Any:
-    """Return the value at a path such as `health.straggler`; None if a section above it is absent."""
-    value: Any = model
-    for name in path.split("."):
-        value = _field(value, name) if value is not None else None
-    return value
 
 
 def _field(model: Struct, wire_name: str) -> Any:

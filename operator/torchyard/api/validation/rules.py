@@ -1,7 +1,4 @@
-"""The type of a rule between fields of the spec, and the table of what this version does not implement.
-
-What is not implemented is rejected, never ignored; a row leaves the table when it is implemented.
-"""
+"""The type of a rule between fields of the spec."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,28 +32,3 @@ def one_source(source: CheckpointVolume | EnvFrom | Volume) -> bool:
     """Return whether exactly one of the places that its content may come from is given."""
     given = (getattr(source, name, None) is not None for name in ("claim", "ephemeral", "config_map", "secret"))
     return sum(given) == 1
-
-
-# Field -> the values that exist in this version; no values: the field must be left at its default.
-NOT_YET: dict[str, tuple[str, ...]] = {
-    "health.straggler": (),
-}
-
-
-class Gap(Struct, frozen=True):
-    """A field, relative to `spec`, of which this version does only a part."""
-
-    field: str
-    values: tuple[str, ...]
-
-    @property
-    def fix(self) -> str:
-        """What to write instead."""
-        if not self.values:
-            return "leave it out"
-        words = self.values[0] if len(self.values) == 1 else f"{', '.join(self.values[:-1])} or {self.values[-1]}"
-        return f"use {words}"
-
-
-WHAT = "not implemented in this version"
-GAPS = tuple(Gap(field, values) for field, values in NOT_YET.items())

@@ -393,6 +393,15 @@ RELIABILITY: tuple[Rule, ...] = (
         reads=("nodes", "elastic"),
     ),
     Rule(
+        scope="",
+        field="health.replaceStraggler",
+        what="only a spare can take the place of a slow pod, and only where slow ranks are looked for",
+        fix="set spares to 1 or more and leave health.straggler at true, or leave it out",
+        holds=lambda spec: not spec.health.replace_straggler or (spec.spares > 0 and spec.health.straggler),
+        cel="!self.health.replaceStraggler || (self.spares > 0 && self.health.straggler)",
+        reads=("spares", "health"),
+    ),
+    Rule(
         scope="checkpoint.interval",
         field="",
         what="exactly one unit is required",

@@ -15,7 +15,6 @@ from typing import Any
 from torchyard.api.schema import ANY, FORM, INT_OR_STRING, LIST_KEYS, Schema, structural
 from torchyard.api.validation.other_names import meant_by
 from torchyard.api.validation.problems import nearest, shown
-from torchyard.api.validation.rules import NOT_YET
 from torchyard.api.validation.yaml_tree import At
 from torchyard.api.values import FORMS, MAX_DEPTH, TEXT_PATTERN
 
@@ -144,17 +143,11 @@ def _check_unique(key: str, at: At, path: str, report: Report) -> None:
 
 
 def _check_scalar(schema: Schema, at: At, path: str, report: Report) -> Any:
-    fault = next(_scalar_faults(_of_this_version(schema, path, at.value), at.value), None)
+    fault = next(_scalar_faults(schema, at.value), None)
     if fault is None:
         return at.value
     report(path, at, *fault)
     return UNSOUND
-
-
-def _of_this_version(schema: Schema, path: str, value: Any) -> Schema:
-    """Show a user who mistypes a word the words that work now; the others have their own message."""
-    values = NOT_YET.get(path.removeprefix("spec."))
-    return {**schema, "enum": list(values)} if values and "enum" in schema and value not in schema["enum"] else schema
 
 
 def _scalar_faults(schema: Schema, value: Any) -> Iterator[tuple[str, str]]:

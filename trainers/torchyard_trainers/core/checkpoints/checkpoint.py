@@ -122,17 +122,20 @@ class Checkpoints:
             what=f"checkpoint of step {step} in {self.root}",
         )
 
-    def restore(self, fill: Callable[[Shards, Path], None], *, also: Path | None = None) -> Restored:
+    def restore(
+        self, fill: Callable[[Shards, Path], None], *, also: Path | None = None, before: int | None = None
+    ) -> Restored:
         """Load the newest complete checkpoint, else an older one, else one from `also`, which must then exist.
 
         Args:
             fill: loads a folder's shards into the model; called on every rank with the same folder.
             also: checkpoints to start from otherwise; see `resolve`.
+            before: only checkpoints of earlier steps count; None: all.
 
         Raises:
             CheckpointError: there are committed checkpoints but none can be read.
         """
-        found = read_newest(self.root, self._world, self.shards, fill)
+        found = read_newest(self.root, self._world, self.shards, fill, before=before)
         if found.record is not None:
             self._world.from_leader(lambda step=found.record["step"]: self._disown(step))
         if found.record is not None or also is None:
@@ -145,6 +148,10 @@ class Checkpoints:
                 "here, or the checkpoint folder of one"
             )
         return elsewhere
+
+    def exist(self) -> bool:
+        """Return whether there is a complete checkpoint. Collective."""
+        return self._world.from_leader(lambda: any(not each.fault for each in commits.candidates(self.root)))
 
     def scores(self) -> list[float]:
         """Return the scores of all complete checkpoints that have one. Collective."""
@@ -232,14 +239,16 @@ class Checkpoints:
         return ""
 
 
-def read_newest(path: Path, world: World, storage: Shards, fill: Callable[[Shards, Path], None]) -> Restored:
+def read_newest(
+    path: Path, world: World, storage: Shards, fill: Callable[[Shards, Path], None], *, before: int | None = None
+) -> Restored:
     """Load the newest complete checkpoint of a folder (see `resolve` for others), else an older one. Collective.
 
     Raises:
         CheckpointError: there are committed checkpoints but none can be read.
     """
     skipped = []
-    found = world.from_leader(lambda: _candidates_at(path))
+    found = world.from_leader(lambda: [each for each in _candidates_at(path) if before is None or each.step < before])
     for candidate in found:
         fault = candidate.fault or _damage(candidate.folder, world, shared=storage.shared)
         if fault:

@@ -25,7 +25,7 @@ from torchyard_trainers.core.checkpoints.shards import Shards, fill_all
 from torchyard_trainers.core.checkpoints.starting_weights import load_starting_weights
 from torchyard_trainers.core.config import Config
 from torchyard_trainers.core.exits import DataError, DivergedError
-from torchyard_trainers.core.guard import ADVICE
+from torchyard_trainers.core.health.guard import ADVICE, Decision
 from torchyard_trainers.core.json_text import number_of
 from torchyard_trainers.core.parallel import Parallel
 from torchyard_trainers.core.workload import Session, Workload, epochs, is_boundary, size_of
@@ -38,14 +38,22 @@ class Progress:
     step: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
     fresh: bool = False
+    guard: dict[str, Any] = field(default_factory=dict)  # state of the detector of spikes
 
 
 def restore(
-    work: Workload, session: Session, optimizer: Optimizer, checkpoints: Checkpoints, config: Config
+    work: Workload,
+    session: Session,
+    optimizer: Optimizer,
+    checkpoints: Checkpoints,
+    config: Config,
+    *,
+    before: int | None = None,
 ) -> Progress:
     """Load the newest readable checkpoint into model, optimizer and workload; without one, return step 0.
 
-    At step 0 the model gets the weights of `checkpoint.initFrom`, if that is set.
+    At step 0 the model gets the weights of `checkpoint.initFrom`, if that is set. `before`: only checkpoints of earlier
+    steps count.
 
     Raises:
         DataError: the checkpoint is of a step in the middle of a rollout: a last step, or of an earlier version.
@@ -65,7 +73,7 @@ def restore(
     def fill(storage: Shards, folder: Path) -> None:
         fill_all(session.parallel, optimizer, work.state(), storage, folder, average=session.average)
 
-    found = checkpoints.restore(fill, also=elsewhere)
+    found = checkpoints.restore(fill, also=elsewhere, before=before)
     checkpoints.sweep()
     for skipped in found.skipped:
         reporter.warn(f"checkpoint passed over: {skipped}")
@@ -83,7 +91,8 @@ def restore(
         )
     session.precision.load_state(found.record["scaler"])
     metrics = {name: number_of(value) for name, value in found.record["metrics"].items()}
-    progress = Progress(found.record["step"], {name: value for name, value in metrics.items() if value is not None})
+    known = {name: value for name, value in metrics.items() if value is not None}
+    progress = Progress(found.record["step"], known, guard=found.record.get("guard") or {})
     reporter.progress(progress.step, work.total_steps)
     reporter.metrics(progress.metrics)
     assert found.folder is not None
@@ -95,22 +104,33 @@ def restore(
 
 
 def roll_back(
-    work: Workload, session: Session, optimizer: Optimizer, checkpoints: Checkpoints, config: Config, *, fault: str
+    work: Workload,
+    session: Session,
+    optimizer: Optimizer,
+    checkpoints: Checkpoints,
+    config: Config,
+    *,
+    decision: Decision,
 ) -> Progress:
-    """Roll back to the newest checkpoint because of a fault.
+    """Roll back to the newest checkpoint because of a fault, or to an older one.
 
     Raises:
         DivergedError: there is no checkpoint.
     """
-    progress = restore(work, session, optimizer, checkpoints, config)
+    progress = restore(work, session, optimizer, checkpoints, config, before=decision.before)
     if progress.fresh:
-        raise DivergedError(f"{fault}, before any checkpoint to roll back to; {ADVICE}")
-    session.reporter.warn(f"{fault}: rolled back to step {progress.step}")
+        which = "any checkpoint" if decision.before is None else f"a checkpoint older than step {decision.before}"
+        raise DivergedError(f"{decision.fault}, before {which} to roll back to; {ADVICE}")
+    session.reporter.warn(f"{decision.fault}: rolled back to step {progress.step}")
     return progress
 
 
 def record_of(
-    work: Workload, session: Session, progress: Progress, round_number: int, score: float | None
+    work: Workload,
+    session: Session,
+    progress: Progress,
+    round_number: int,
+    score: float | None,
 ) -> dict[str, Any]:
     """Return the content of `state.json`: everything that is not a tensor."""
     return {

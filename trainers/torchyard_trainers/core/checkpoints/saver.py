@@ -75,6 +75,11 @@ class Saver:
         """Whether a save has ended on this rank; other ranks may see it a moment later."""
         return self._in_flight is not None and self._in_flight.outcome.done()
 
+    def settle(self) -> bool:
+        """Wait for the save in flight; return whether there is a complete checkpoint. Collective."""
+        self.wait()
+        return self._checkpoints.exist()
+
     def wait(self) -> None:
         """Wait for the save in flight, if there is one, and process its result. Collective.
 

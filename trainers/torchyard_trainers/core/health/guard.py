@@ -7,13 +7,21 @@ No policy applies the update of such a step:
               again, a fault of the numbers does and ends the run
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torchyard_trainers.core.exits import DivergedError
 
 ADVICE = "lower params.lr or use precision fp32"
 # A diverged model produces only non-finite steps; a few bad batches pass.
 SKIPS_IN_A_ROW = 10
+
+
+class Decision(NamedTuple):
+    """Whether a run goes back, why, and to a checkpoint of a step before which; None: to the newest."""
+
+    back: bool
+    fault: str = ""
+    before: int | None = None
 
 
 class Guard:
