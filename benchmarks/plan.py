@@ -14,6 +14,7 @@ from torchyard.api.status import TrainingJobStatus
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, EmitEvent, WriteStatus
 from torchyard.reconcile.loop.controller import Controller, Settings
+from torchyard.reconcile.node_memory import NodeMemory
 from torchyard.reconcile.observed import Agent, Pod, RankReport, View
 from torchyard.reconcile.plan import plan
 from torchyard.reconcile.ports import Key
@@ -49,6 +50,9 @@ class Memory:
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         return tuple(self.owned.get(job_uid, {}).values())
+
+    def node_memory(self) -> NodeMemory:
+        return NodeMemory()
 
     def scheduling(self, job: TrainingJob) -> Request:
         del job

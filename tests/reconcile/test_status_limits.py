@@ -16,6 +16,7 @@ from torchyard.api.status import (
     MAX_WARNING,
     MAX_WARNINGS,
     Attempt,
+    AvoidedNode,
     Cause,
     CheckpointStatus,
     Condition,
@@ -27,6 +28,7 @@ from torchyard.api.status import (
     bounded,
 )
 from torchyard.api.values import Time
+from torchyard.reconcile.node_memory import MAX_AVOIDED
 from torchyard.reconcile.progress import MAX_DEVICES
 
 TIME = Time.parse("2026-11-21T06:20:00Z")
@@ -59,6 +61,9 @@ def fullest(nodes, members=None):
         devices={f"cuda:{index} {'d' * 57}": "8," * 102 for index in range(MAX_DEVICES)},
         warnings=["w" * MAX_WARNING] * MAX_WARNINGS,
         goodput=Goodput(percent=12.34, seconds=dict.fromkeys("abcdefghij", 1234567.123)),
+        avoided_nodes=[
+            AvoidedNode(node="n" * 253, reason="HardwareSuspected", failures=64, time=TIME) for _ in range(MAX_AVOIDED)
+        ],
         attempts=[
             Attempt(round=10**6 + index, start_time=TIME, end_time=TIME, reason="WorkerFailed", cause=BADLY)
             for index in range(MAX_ATTEMPTS + 5)

@@ -39,6 +39,7 @@ _COLUMNS: tuple[Column, ...] = (
     ("Gang", ".status.gang.enforcedBy", "string", 1, "The scheduler that places all pods or none."),
     ("Position", ".status.gang.position", "integer", 1, "Place in the queue; 1 is the next."),
     ("Result", ".status.columns.result", "string", 1, "What a built-in workload is trained for, as it evaluated it."),
+    ("Avoids", ".status.columns.avoids", "string", 1, "Nodes that the newest pods avoid."),
 )
 
 

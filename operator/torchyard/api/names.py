@@ -34,6 +34,8 @@ CODE_ARRIVED = "torchyard.dev/code"
 """Annotation of a job: the digest of the code that has arrived. Label of the ConfigMaps that hold it."""
 CODE_CONFIG_MAP = "torchyard-code-"
 """How the names of these ConfigMaps begin; DIGEST12-NUMBER follows."""
+REPAIRED = "torchyard.dev/repaired"
+"""Annotation of a node: failures up to this time, in RFC 3339, do not count."""
 
 SOURCE_FOLDER = "torchyard.dev/source-folder"
 """Annotation on this machine: folder of the job file or program, which `spec.workingDir` is relative to."""

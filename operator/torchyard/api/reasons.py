@@ -44,9 +44,10 @@ class _Entry(Struct, frozen=True, kw_only=True):
     tried_once_more: bool = False
     points_to_cause: bool = False
     start_attempts: int = 0
+    blames_node: float = 0.0
 
 
-def _entry(kind: Kind, code: str, sentence: str, next_step: str = "", **properties: bool | int) -> _Entry:
+def _entry(kind: Kind, code: str, sentence: str, next_step: str = "", **properties: float) -> _Entry:
     return _Entry(kind=kind, code=code, sentence=sentence, next_step=next_step, **properties)  # type: ignore[arg-type]
 
 
@@ -78,6 +79,7 @@ class Reason(TableEnum):
         start_attempts: a container never started; as many times in a row end the job. A busy node, or one whose runtime
             is broken, refuses containers that another node, or the same one a minute later, starts; what the image
             lacks is reported by every node.
+        blames_node: how much it speaks against the node, 1: later pods avoid the node (`reconcile/node_memory.py`).
     """
 
     sentence: str
@@ -93,6 +95,7 @@ class Reason(TableEnum):
     tried_once_more: bool
     points_to_cause: bool
     start_attempts: int
+    blames_node: float
 
     @classmethod
     def _missing_(cls, value: object) -> "Reason":
@@ -508,7 +511,9 @@ class Reason(TableEnum):
     # Ends of pods and containers
     POD_LOST = _failure("PodLost", "a pod no longer exists", counted=False)
     POD_FAILED = _failure("PodFailed", "a pod ended before its job", "see `torchyard logs`")
-    NODE_LOST = _failure("NodeLost", "the node of a pod does not respond", counted=False, took_pod=True)
+    NODE_LOST = _failure(
+        "NodeLost", "the node of a pod does not respond", counted=False, took_pod=True, blames_node=0.25
+    )
     EVICTED = _failure("Evicted", "a pod was evicted from its node", counted=False, took_pod=True)
     PREEMPTED_BY_PRIORITY = _failure(
         "PreemptedByPriority", "a pod was preempted by one of higher priority", counted=False, took_pod=True
@@ -532,6 +537,7 @@ class Reason(TableEnum):
         "the container runtime of a node could not start a container",
         "see `kubectl describe pod` and the node; if it happens on every node, check the image",
         start_attempts=6,
+        blames_node=0.5,
     )
     PYTHON_NOT_FOUND = _failure(
         "PythonNotFound",
@@ -602,6 +608,7 @@ class Reason(TableEnum):
         "the hardware that a worker needs is missing or broken",
         "repair the hardware that the message names, or train on the CPU with spec.gpusPerNode: 0",
         repeatable=True,
+        blames_node=1.0,
     )
     GPU_OUT_OF_MEMORY = _failure(
         "GpuOutOfMemory",
@@ -655,6 +662,7 @@ class Reason(TableEnum):
         "Killed",
         "a worker was killed (SIGKILL), often by the kernel for lack of memory",
         "check the memory of the node",
+        blames_node=0.25,
     )
     SEGMENTATION_FAULT = _failure(
         "SegmentationFault",

@@ -7,7 +7,7 @@ reads `status.reason`, and an operator that takes over must not restart a job or
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -268,7 +268,13 @@ def columns(status: TrainingJobStatus) -> Columns:
         goodput=f"{int(status.goodput.percent)}%" if status.goodput is not None else "",
         eta=span(progress.eta_seconds) if running and progress.eta_seconds is not None else "",
         result=_result(newest),
+        avoids=_some([each.node for each in status.avoided_nodes]),
     )
+
+
+def _some(nodes: Sequence[str]) -> str:
+    """Return the first two of several names, and the number of the others."""
+    return ",".join(nodes[:2]) + (f",+{len(nodes) - 2}" if len(nodes) > 2 else "")
 
 
 def _result(newest: Mapping[str, float]) -> str:

@@ -279,6 +279,15 @@ class InputStatus(StatusModel, frozen=True, kw_only=True):
     files: Annotated[int | None, doc("Number of its files.")] = None
 
 
+class AvoidedNode(StatusModel, frozen=True, kw_only=True):
+    """A node that new pods avoid where others have capacity."""
+
+    node: Annotated[str, doc("Name of the node.")]
+    reason: Annotated[Reason, doc("Newest failure that speaks against it, a reason code.")] = NO_REASON
+    failures: Annotated[int, doc("Failures that are remembered, of all jobs.")] = 0
+    time: Annotated[Time | None, doc("When the newest one happened.")] = None
+
+
 class Images(StatusModel, frozen=True, kw_only=True):
     """Images of the pods of a gang."""
 
@@ -347,6 +356,7 @@ class Columns(StatusModel, frozen=True, kw_only=True):
     goodput: Annotated[str, doc("Share of wall time that made steps which survived.")] = ""
     eta: Annotated[str, doc("Time left at the current rate, while the job runs.")] = ""
     result: Annotated[str, doc("What a built-in workload is trained for, as it last evaluated it.")] = ""
+    avoids: Annotated[str, doc("Nodes that the newest pods avoid.")] = ""
 
 
 class Goodput(StatusModel, frozen=True, kw_only=True):
@@ -465,6 +475,9 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     goodput: Annotated[Goodput | None, doc("Where the wall time went.")] = None
     columns: Annotated[Columns, doc("Figures as `kubectl get` shows them.")] = field(default_factory=Columns)
     attempts: Annotated[list[Attempt], doc("The last 10 rounds, opened or not.")] = field(default_factory=list)
+    avoided_nodes: Annotated[
+        list[AvoidedNode], doc("Nodes that the newest pods avoid where others have capacity, at most 16.")
+    ] = field(default_factory=list)
     artifacts: Annotated[list[Artifact], doc("Files that the job has written.")] = field(default_factory=list)
     last_update_time: Annotated[Time | None, doc("When this status was last written.")] = None
     start_time: Annotated[Time | None, doc("When the first round opened.")] = None
@@ -504,7 +517,7 @@ def bounded(status: TrainingJobStatus) -> TrainingJobStatus:
         index += 1
     if _too_big(status):
         status = replace(status, attempts=[_short(each) for each in status.attempts], artifacts=status.artifacts[:10])
-    status = replace(status, curves={}) if _too_big(status) else status
+    status = replace(status, curves={}, avoided_nodes=[]) if _too_big(status) else status
     return replace(status, metrics={}, non_finite_metrics={}, devices={}) if _too_big(status) else status
 
 

@@ -30,6 +30,8 @@ from torchyard.app.page_server import served
 from torchyard.app.probes import Metrics, Readiness
 from torchyard.app.sweep_controller import SweepController
 from torchyard.kubernetes.cache.jobs import Jobs
+from torchyard.kubernetes.cache.remembered_nodes import ANNOTATION as NODE_MEMORY
+from torchyard.kubernetes.cache.remembered_nodes import RememberedNodes
 from torchyard.kubernetes.client.api import Api, Budget
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
 from torchyard.kubernetes.cluster import KubeCluster
@@ -87,6 +89,9 @@ class Operator:
         clock = api.time
         provenance = Provenance(clock)
         self.lease: Lease | Unelected = Unelected()
+        remembered_nodes = RememberedNodes(
+            self._api, options.node_memory, clock=clock, leading=lambda: self.lease.leading
+        )
         if options.leader_election:
             of = options.lease_namespace or namespace
             self.lease = Lease(
@@ -96,6 +101,7 @@ class Operator:
                 identity=options.identity,
                 public_key=provenance.public_key,
                 learned=provenance.trust,
+                notes={NODE_MEMORY: remembered_nodes},
             )
         self._budget = Budget(rate=options.qps, burst=options.burst)
         writing = api.guarded(budget=self._budget, fence=self.lease.fence, observe=self.metrics.requested)
@@ -115,6 +121,7 @@ class Operator:
             schedulers=switched_on(options.schedulers),
             count_claimed_gpus=options.count_claimed_gpus,
             node_notices=options.node_notices,
+            remembered_nodes=remembered_nodes,
             provenance=provenance,
             clock=clock,
         )
@@ -225,6 +232,7 @@ class Operator:
             if not known.is_set():
                 await known.wait()
                 self._enqueue_all(controller)
+            self.cluster.remembered_nodes.learn(self.jobs)
             # Its decisions need all trials, so it starts when they are known.
             trials = Trials(self._writing, self.jobs, TrialProvenance(self._api.time))
             sweeps = SweepController(
@@ -329,6 +337,8 @@ class Operator:
         yield "torchyard_sweeps", "Sweeps that can be run.", sum(1 for _ in self.sweeps)
         yield "torchyard_pods", "Pods of jobs.", len(self.cluster.tracked)
         yield "torchyard_pods_forged", "Pods that claim to belong to a job.", len(self.cluster.tracked.forged())
+        remembered = self.cluster.remembered_nodes.count
+        yield "torchyard_nodes_remembered", "Nodes that pods avoid, since they failed jobs.", remembered
         yield "torchyard_api_writes_waiting", "Writes that wait for the budget.", self._budget.waiting
         yield "torchyard_api_write_rate", "Writes a second that the budget allows now.", self._budget.rate
         yield "torchyard_events_dropped_total", "Events that were not written.", self.cluster.recorder.dropped

@@ -35,6 +35,7 @@ class Options(Struct, frozen=True, kw_only=True):
     schedulers: tuple[str, ...] = ()
     count_claimed_gpus: bool = False
     node_notices: tuple[str, ...] = ()
+    node_memory: float = 6 * 3600.0
     qps: float = 500.0
     burst: float = 1000.0
     leader_election: bool = True

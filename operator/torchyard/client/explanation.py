@@ -6,10 +6,11 @@ from msgspec import Struct
 
 from torchyard.api import queue_position
 from torchyard.api.formatting import addressed, clean, clip
+from torchyard.api.names import REPAIRED
 from torchyard.api.reasons import Reason, timeout_advice
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Attempt, State, is_preempted
-from torchyard.api.values import span
+from torchyard.api.values import plural, span
 from torchyard.local.run import Event
 from torchyard.reconcile.observed import Pod
 
@@ -87,6 +88,7 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
         Section("Gang", tuple(_gang(job, now))),
         Section("Warnings", tuple(_warnings(job))),
         Section("Failures so far", tuple(_failures(job))),
+        Section("Nodes that its pods avoid", tuple(_avoided(job, now))),
         Section("Pods", tuple(_pod_line(pod, now) for pod in troubled[:MAX_PODS])),
         Section("Not as it should be", tuple(_conditions(job))),
         Section(
@@ -177,6 +179,20 @@ def _warnings(job: TrainingJob) -> list[str]:
     if pace is not None and pace.ranks > 1 and pace.compute_seconds is None and job.status.state == State.RUNNING:
         lines.append("slow ranks cannot be found: how long ranks wait for each other is not known in this program")
     return lines
+
+
+def _avoided(job: TrainingJob, now: float) -> list[str]:
+    """Return the nodes that failed this job or others, and how to declare one repaired."""
+    nodes = job.status.avoided_nodes
+    if not nodes or job.status.state.terminal:
+        return []
+    lines = [
+        f"{clean(each.node)}: {clean(each.reason)}, {plural(each.failures, 'failure')}"
+        + (f", the last one {span(now - each.time)} ago" if each.time is not None else "")
+        for each in nodes
+    ]
+    node = clean(nodes[0].node)
+    return [*lines, f"repaired? kubectl annotate node {node} --overwrite {REPAIRED}=$(date -u +%FT%TZ)"]
 
 
 def _failures(job: TrainingJob) -> list[str]:

@@ -18,6 +18,7 @@ from torchyard.kubernetes.cache.gang_objects import SOON_SECONDS, GangObjects
 from torchyard.kubernetes.cache.jobs import Jobs, job_path, replace_status
 from torchyard.kubernetes.cache.pod_record import PodRecord, read
 from torchyard.kubernetes.cache.pods import Pods
+from torchyard.kubernetes.cache.remembered_nodes import RememberedNodes
 from torchyard.kubernetes.claim_gpus import ClaimGpus
 from torchyard.kubernetes.client.api import METADATA_OF_ONE, UNCHECKED, Api
 from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
@@ -34,13 +35,13 @@ from torchyard.kubernetes.manifests.pod import template as pod_template
 from torchyard.kubernetes.objects import KubePod, Seen
 from torchyard.kubernetes.provenance import Provenance
 from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
+from torchyard.reconcile.node_memory import MAX_AVOIDED, NodeMemory
 from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key, NameTaken, Refused, Unavailable
 from torchyard.reconcile.scheduling import enforced_by
 from torchyard.schedulers.none import BY_OPERATOR, NOTHING, choose
 from torchyard.schedulers.protocol import Change, Request, Scheduler
 
-MAX_AVOIDED = 16
 CONFIRM_SECONDS = 5.0
 MAX_REPORTS = 20  # of forged pods at a time
 
@@ -59,6 +60,7 @@ class KubeCluster:
         reporter: name of this operator process.
         schedulers: gang schedulers that may be used, the preferred one first.
         node_notices: taints and conditions of nodes that announce that they leave; (): nodes are not watched.
+        remembered_nodes: those that failed jobs; None: jobs do not learn from each other.
         count_claimed_gpus: whether GPUs in claims are counted by their templates, which is a further right.
         provenance: signs our pods and recognizes them; None: one that knows only its own.
         clock: unix seconds.
@@ -75,6 +77,7 @@ class KubeCluster:
         reporter: str = "",
         schedulers: Sequence[Scheduler] = (),
         count_claimed_gpus: bool = False,
+        remembered_nodes: RememberedNodes | None = None,
         node_notices: Collection[str] = (),
         provenance: Provenance | None = None,
         clock: Callable[[], float] = time.time,
@@ -98,6 +101,7 @@ class KubeCluster:
         self._queues = KueueQueues(api, jobs, self.gang_objects, changed=jobs.notify, clock=clock)
         self._gang_writes = GangWrites(api, self.gang_objects)
         self._api, self._gone = api, gone
+        self.remembered_nodes = remembered_nodes or RememberedNodes(api, 0.0, clock=clock)
         self._companions = Companions(api, clock)
         self._claim_gpus = ClaimGpus(api if count_claimed_gpus else None, clock)
         self._reported: set[str] = set()  # uids of forged pods
@@ -114,6 +118,7 @@ class KubeCluster:
                 group.create_task(self.gang_objects.run())
                 group.create_task(self._queues.run())
                 group.create_task(self.recorder.run())
+                group.create_task(self.remembered_nodes.run())
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -189,6 +194,10 @@ class KubeCluster:
             queue_position=self._queues.position(job.metadata.uid),
             queue_condition=self._queues.condition(job),
         )
+
+    def node_memory(self) -> NodeMemory:
+        """Return what is known of nodes that failed jobs."""
+        return self.remembered_nodes.memory
 
     def report_forged(self) -> None:
         """Log pods that pretend to be a job's; warn the job if it is in the same namespace."""
@@ -297,7 +306,10 @@ class KubeCluster:
             # The precondition held, so that nothing but the status differs from what we read.
             version = self._seen.decode(answer).metadata.resource_version
             metadata = msgspec.structs.replace(job.metadata, resource_version=version)
-            self.jobs.written(msgspec.structs.replace(job, metadata=metadata, status=status))
+            written = msgspec.structs.replace(job, metadata=metadata, status=status)
+            self.jobs.written(written)
+            if status.attempts != job.status.attempts:
+                self.remembered_nodes.learn([written])
 
     async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:
         """Queue an event of the job; return at once."""

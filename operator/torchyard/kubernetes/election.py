@@ -12,9 +12,9 @@ The Service of the intake follows the leader by a label that the leader sets on 
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -59,6 +59,18 @@ class _Lease(Struct, frozen=True, kw_only=True):
     spec: Spec = Spec()
 
 
+class Note(Protocol):
+    """What the leader publishes in an annotation of the Lease, and the next one has read before it leads."""
+
+    def published(self) -> str:
+        """Return the text of the annotation; empty: there is none."""
+        ...
+
+    def read(self, text: str) -> None:
+        """Take what the leader has published."""
+        ...
+
+
 class DeposedError(Exception):
     """Another process took over the lease of this one."""
 
@@ -73,6 +85,7 @@ class Lease:
         identity: of this process; a process of the same identity takes its own lease over at once.
         terms: times of the election.
         public_key: published in the Lease once this process leads.
+        notes: published as well, by the key of the annotation.
         learned: called with the public keys of all leaders, before this process leads and whenever they change.
         clock: seconds that never jump.
     """
@@ -87,13 +100,14 @@ class Lease:
         terms: Terms = Terms(),  # noqa: B008 -- frozen
         public_key: str = "",
         learned: Callable[[Iterable[str]], None] = lambda _keys: None,
+        notes: Mapping[str, Note] | None = None,
         clock: Callable[[], float] = boottime,
     ) -> None:
         self.identity, self.holder = identity, ""
         self._api, self._terms, self._clock = api, terms, clock
         self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._metadata = {"name": name, "namespace": namespace}
-        self._public_key, self._learned = public_key, learned
+        self._public_key, self._learned, self._notes = public_key, learned, notes or {}
         self._keys: tuple[str, ...] = ()
         self._seen: _Lease | None = None
         self._since = 0.0  # when `_seen` was first seen as it is
@@ -222,6 +236,10 @@ class Lease:
 
     async def _put(self, seen: _Lease, spec: Spec) -> None:
         annotations = {**(seen.metadata.annotations or {}), names.POD_KEYS: " ".join(self._keys)}
+        for key, note in self._notes.items():
+            annotations.pop(key, None)
+            if text := note.published():
+                annotations[key] = text
         version = {"resourceVersion": seen.metadata.resource_version}
         body: dict[str, Any] = {
             "apiVersion": "coordination.k8s.io/v1",
@@ -235,6 +253,9 @@ class Lease:
     def _note(self, lease: _Lease) -> None:
         self._seen = lease
         self._learn(lease)
+        if not self._was_leader:
+            for key, note in self._notes.items():
+                note.read((lease.metadata.annotations or {}).get(key, ""))
         self.holder = lease.spec.holder_identity or ""
         if self.holder:
             self._known.set()

@@ -287,6 +287,8 @@ class NodeMeta(Read, frozen=True, kw_only=True, gc=False):
     name: str = ""
     uid: str = ""
     resource_version: str = ""
+    creation_timestamp: str | None = None
+    annotations: dict[str, str] | None = None
     labels: dict[str, str] | None = None
 
 

@@ -78,6 +78,9 @@ class LocalCluster:
         """Return that nothing is asked for: all pods of a job start on this machine."""
         return Request(name="", scheduler=NOTHING)
 
+    def node_memory(self) -> None:
+        """Return None: all pods are on this machine."""
+
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:
         """Create a pod; one of that name is success, all pods here are the job's own."""
         self._pods.create(job, action)

@@ -12,8 +12,8 @@ from torchyard.schedulers.protocol import CreateObject, DeleteObject, PatchObjec
 class CreatePod(Struct, frozen=True, kw_only=True, tag=True, tag_field="action"):
     """Create the pod of one index; its name is deterministic, and an existing pod of this operator is success.
 
-    `images`: those of its gang; None: from the spec and the installation. `avoid`: nodes on which containers of this
-    gang recently could not be started; others are preferred. `changes`: of the gang scheduler; None: none.
+    `images`: those of its gang; None: from the spec and the installation. `avoid`: nodes that failed this job or
+    others; other ones are preferred. `changes`: of the gang scheduler; None: none.
     """
 
     name: str

@@ -19,6 +19,7 @@ from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.api.validation.changes import FIXED, NOT_OF_A_POD
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CreatePod, DeletePod
+from torchyard.reconcile.node_memory import avoided_nodes
 from torchyard.reconcile.observed import (
     Observed,
     Pod,
@@ -31,8 +32,6 @@ from torchyard.reconcile.observed import (
     is_spent,
     is_suspect,
     node_lost,
-    start_failures,
-    suspected_hardware,
 )
 from torchyard.schedulers.protocol import PodChanges
 
@@ -127,24 +126,40 @@ def keep_gang(seen: Observed, *, may_create: bool = True, changes: PodChanges | 
     if view.agentless and any(pod.alive and held.get(pod.index) is not pod for pod in view.pods):
         # Members find each other by the names of their indices, to which pods of the former gang still respond.
         in_the_way.update(missing)
+    return _with_pods(view, status, missing, in_the_way, tuple(deletes), changes)
+
+
+def _with_pods(  # noqa: PLR0917 -- the gang as it is, and what is missing
+    view: View,
+    status: TrainingJobStatus,
+    missing: list[int],
+    in_the_way: set[int],
+    deletes: tuple[DeletePod, ...],
+    changes: PodChanges | None,
+) -> GangPlan:
+    """Create the missing pods whose indices are free."""
     images = _images(view, status)
     if missing and images != status.images:
         status = replace(status, images=images)
-    shunned = [*start_failures(status.attempts), *suspected_hardware(status.attempts)]
-    avoid = tuple(dict.fromkeys(cause.node for cause in shunned if cause.node))
+    memory = view.node_memory
+    avoided = []
+    if memory is not None and (memory.strikes or status.attempts):
+        avoided = avoided_nodes(memory, status.attempts, view.now)
     creates = tuple(
         CreatePod(
             name=pod_name(view.job.metadata.name, status.incarnation, index),
             index=index,
             incarnation=status.incarnation,
-            avoid=avoid,
+            avoid=tuple(each.node for each in avoided),
             images=images,
             changes=changes,
         )
         for index in missing
         if index not in in_the_way
     )
-    return GangPlan(status=status, deletes=tuple(deletes), creates=creates)
+    if creates:
+        status = replace(status, avoided_nodes=avoided)
+    return GangPlan(status=status, deletes=deletes, creates=creates)
 
 
 def _another(view: View, status: TrainingJobStatus) -> int:

@@ -20,6 +20,7 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Artifact, Attempt, Batch, Cause, Images, NonFiniteMetric, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent
 from torchyard.reconcile.code import missing_code
+from torchyard.reconcile.node_memory import NodeMemory
 from torchyard.schedulers.none import BY_OPERATOR
 from torchyard.schedulers.protocol import Admission, Gang, Request
 
@@ -226,6 +227,7 @@ class View(Struct, frozen=True, kw_only=True):
     procs: int | Literal["auto"] = "auto"
     """Workers of a pod that the spec asks for; auto: as many as the pod has GPUs."""
     scheduling: Request = Request(name=BY_OPERATOR.name, scheduler=BY_OPERATOR)  # with the objects of the job
+    node_memory: NodeMemory | None = None  # None: there are no other nodes
 
 
 _OF_HARDWARE = frozenset({Reason.HARDWARE_SUSPECTED, Reason.STRAGGLER})
@@ -474,9 +476,3 @@ def start_failures(attempts: Sequence[Attempt], like: Callable[[str], bool] = ne
             break
         found.append(attempt.cause)
     return found
-
-
-def suspected_hardware(attempts: Sequence[Attempt]) -> list[Cause]:
-    """Return the causes of all remembered rounds that ended because hardware was missing, broken or slow."""
-    causes = (attempt.cause for attempt in attempts if attempt.cause is not None)
-    return [cause for cause in causes if cause.class_ in _OF_HARDWARE]

@@ -7,6 +7,7 @@ from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, EmitEvent
+from torchyard.reconcile.node_memory import NodeMemory
 from torchyard.reconcile.observed import Agent, Pod
 from torchyard.schedulers.protocol import Change, Request
 
@@ -78,6 +79,10 @@ class Cluster(Protocol):
 
     def scheduling(self, job: TrainingJob) -> Request:
         """Return the gang scheduler of the job, and its objects as they are in the cache."""
+        ...
+
+    def node_memory(self) -> NodeMemory | None:
+        """Return what is known of nodes that failed this job or others; None: there are no other nodes."""
         ...
 
     async def create_pod(self, job: TrainingJob, action: CreatePod) -> None:

@@ -18,6 +18,7 @@ from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
 from torchyard.reconcile.gang import configuration
+from torchyard.reconcile.node_memory import NodeMemory
 from torchyard.reconcile.observed import Agent, Failure, Pod, RankReport, Refusal, RoundExit, View
 from torchyard.reconcile.plan import plan
 from torchyard.reconcile.scheduling import enforced_by
@@ -59,6 +60,7 @@ class World:
         self.commands: dict[str, CommandAgent] = {}
         self.events: list[EmitEvent] = []
         self.since = START
+        self.node_memory = NodeMemory()
         self.delayed = False
         self.refusing = False
         self.room: int | None = None  # pods that the cluster has room for; None: any number
@@ -102,6 +104,7 @@ class World:
             agentless=is_agentless(self.job.spec),
             procs=requested_procs(self.job.spec),
             scheduling=self.scheduling(),
+            node_memory=self.node_memory,
         )
 
     def scheduling(self) -> Request:
@@ -370,6 +373,9 @@ class Ports:
 
     def scheduling(self, job: TrainingJob) -> Request:
         return self.world.scheduling()
+
+    def node_memory(self) -> NodeMemory:
+        return self.world.node_memory
 
     async def change_object(self, job: TrainingJob, change: Change) -> None:
         self._call("change_object", change)

@@ -78,6 +78,13 @@ def operator_arguments(parser: ArgumentParser) -> None:
         defaults.node_notices,
         _notices,
     )
+    flag(
+        "--node-memory",
+        "half-life of failures that speak against a node, for the pods of all jobs, as 6h; off: jobs do not learn from "
+        "each other",
+        defaults.node_memory,
+        _half_life,
+    )
     flag("--qps", "highest rate of writes to the API server, per second", defaults.qps, float)
     flag("--burst", "size of a burst of writes to the API server", defaults.burst, float)
     flag("--lease-name", "name of the Lease that the leader holds", defaults.lease_name)
@@ -152,6 +159,12 @@ def _notices(text: str) -> tuple[str, ...]:
     from torchyard.kubernetes.cache.node_notices import notice_names
 
     return notice_names(text)
+
+
+def _half_life(text: str) -> float:
+    from torchyard.kubernetes.cache.remembered_nodes import half_life
+
+    return half_life(text)
 
 
 def _schedulers(text: str) -> tuple[str, ...]:

@@ -294,9 +294,11 @@ def affinity(job: TrainingJob, avoid: Iterable[str] = ()) -> Manifest:
     if terms:
         required = {"nodeSelectorTerms": [{"matchExpressions": term} for term in terms]}
         on_nodes["requiredDuringSchedulingIgnoredDuringExecution"] = required
-    others = [{"weight": _STRONGEST, "preference": {"matchFields": [_is_not(node)]}} for node in avoid]
+    others = [_is_not(node) for node in avoid]
     if others:
-        on_nodes["preferredDuringSchedulingIgnoredDuringExecution"] = others
+        # One term: of several, a node that is to be avoided would match all but its own, and lose next to nothing.
+        preferred = {"weight": _STRONGEST, "preference": {"matchFields": others}}
+        on_nodes["preferredDuringSchedulingIgnoredDuringExecution"] = [preferred]
     if on_nodes:
         found["nodeAffinity"] = on_nodes
     topology = job.spec.scheduling.topology

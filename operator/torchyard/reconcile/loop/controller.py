@@ -169,6 +169,7 @@ class Controller:
             agentless=derived.agentless,
             procs=derived.procs,
             scheduling=self._cluster.scheduling(job),
+            node_memory=self._cluster.node_memory(),
         )
 
     def _of_spec(self, job: TrainingJob) -> Derived:
