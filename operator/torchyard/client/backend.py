@@ -139,6 +139,9 @@ class Backend(Protocol):
     async def resume(self, name: str) -> Kept:
         """Undo `suspend`."""
 
+    async def scale(self, name: str, nodes: int) -> Kept:
+        """Set `spec.nodes`, which `require_scalable` allows."""
+
     async def delete(self, name: str) -> None:
         """Delete a job with its pods; on this machine with its logs and checkpoints."""
 

@@ -125,6 +125,10 @@ class ClusterBackend:
         """Undo `suspend`."""
         return _kept(await remote_jobs.set_suspend(self.remote, name, suspend=False))
 
+    async def scale(self, name: str, nodes: int) -> Kept:
+        """Set `spec.nodes`."""
+        return _kept(await remote_jobs.set_nodes(self.remote, name, nodes))
+
     async def delete(self, name: str) -> None:
         """Delete a job; its pods go with it, checkpoints on a claim stay."""
         await remote_jobs.delete(self.remote, name)

@@ -182,6 +182,18 @@ class Job:
             job = (await backend.suspend(self.name)).job
         return (await self._ended()).status if wait else job.status
 
+    async def scale(self, nodes: int) -> None:
+        """Change the number of nodes that the gang wants, within `spec.elastic`; a suspended job may get any.
+
+        Raises:
+            TorchYardError: the job is over, not elastic, or the number is out of bounds.
+        """
+        from torchyard.client.scaling import require_scalable
+
+        async with self._backend() as backend:
+            require_scalable((await self._kept()).job, nodes, backend.flags)
+            await backend.scale(self.name, nodes)
+
     async def resume(self) -> None:
         """Continue from the newest checkpoint. This process then controls a run on this machine.
 

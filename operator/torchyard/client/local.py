@@ -18,7 +18,7 @@ from torchyard.client.local_logs import RankLog, log_files
 from torchyard.local.keeper import stat_fields
 from torchyard.local.record import Running, read
 from torchyard.local.run import Event, RunFolder, events, is_controlled, is_locked, read_run, run_folder
-from torchyard.local.runs import expire_run, list_runs, remove_run, suspend_run
+from torchyard.local.runs import expire_run, list_runs, remove_run, scale_run, suspend_run
 
 if TYPE_CHECKING:
     from torchyard.client.artifacts import Allowance, Artifact
@@ -170,6 +170,12 @@ class LocalBackend:
         """Withdraw a request to stop; the run continues once a process controls it."""
         folder = find(name)
         suspend_run(folder, suspend=False)
+        return kept(load(folder))
+
+    async def scale(self, name: str, nodes: int) -> Kept:
+        """Set `spec.nodes`; the process that controls the run follows."""
+        folder = find(name)
+        scale_run(folder, nodes)
         return kept(load(folder))
 
     async def delete(self, name: str) -> None:

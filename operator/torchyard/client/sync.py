@@ -127,6 +127,10 @@ class Job:
         """
         return PORTAL.call(self._job.stop(wait=wait))
 
+    def scale(self, nodes: int) -> None:
+        """Change the number of nodes that the gang wants, within `spec.elastic`; a suspended job may get any."""
+        PORTAL.call(self._job.scale(nodes))
+
     def resume(self) -> None:
         """Continue from the newest checkpoint. This process then controls a run on this machine."""
         PORTAL.call(self._job.resume())

@@ -203,6 +203,17 @@ def suspend_run(folder: RunFolder, suspend: bool) -> TrainingJob:
     )
 
 
+def scale_run(folder: RunFolder, nodes: int) -> TrainingJob:
+    """Set `spec.nodes`; the controlling process follows.
+
+    Raises:
+        ValueError: there is no such run.
+    """
+    return edit_job(
+        folder, lambda job: msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, nodes=nodes))
+    )
+
+
 def remove_run(folder: RunFolder) -> None:
     """End a run now and remove all of it; nothing needs to be written where no process controls it. Blocks.
 

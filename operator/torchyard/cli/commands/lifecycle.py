@@ -1,4 +1,4 @@
-"""Stop, suspend, resume and delete jobs: `torchyard stop|suspend|resume|delete|rm NAME`."""
+"""Stop, suspend, resume, scale and delete jobs: `torchyard stop|suspend|resume|scale|delete|rm NAME`."""
 
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING
@@ -155,6 +155,42 @@ async def _of_cluster(backend: "Backend", name: str, output: Format | None) -> i
         emit(kept.document, output)
     say(f"{name} in {backend.where} {outcome}; `torchyard status {name}{backend.flags}` shows its state")
     return SUCCEEDED
+
+
+def scale_arguments(parser: ArgumentParser) -> None:
+    """Declare the command line of `scale`."""
+    common.run_name(parser)
+    parser.add_argument("--nodes", metavar="N", type=int, required=True, help="number of nodes that the gang wants")
+    common.location_options(parser)
+    common.output(parser, "json", "yaml", help="print the object on stdout")
+
+
+def scale(name: str, nodes: int, context: str | None, namespace: str | None, output: Format | None) -> int:
+    """Carry out `torchyard scale`.
+
+    A gang that shrinks saves and continues at once; one that grows does so when its new pods are ready and the time
+    saved is worth the restart. The global batch stays the same. The number must be within `spec.elastic`; a suspended
+    job may get any.
+    """
+    from torchyard.api.values import plural
+    from torchyard.cli.arguments import ask_at
+    from torchyard.client.backend import Backend
+    from torchyard.client.location import location_of
+    from torchyard.client.scaling import require_scalable
+
+    async def scale(backend: Backend) -> int:
+        kept = await backend.get(name)
+        before = kept.job.spec.nodes
+        require_scalable(kept.job, nodes, backend.flags)
+        if nodes != before:
+            kept = await backend.scale(name, nodes)
+        if output is not None:
+            emit(kept.document, output)
+        change = f"from {before} to {plural(nodes, 'node')}" if nodes != before else f"it already has nodes: {nodes}"
+        say(f"{name}: {change}; `torchyard status {name}{backend.flags}` shows its state")
+        return SUCCEEDED
+
+    return ask_at(location_of(name, context, namespace), scale)
 
 
 def delete_arguments(parser: ArgumentParser) -> None:

@@ -96,6 +96,13 @@ async def set_suspend(remote: Remote, name: str, suspend: bool) -> Document:
     return _document(answer)
 
 
+async def set_nodes(remote: Remote, name: str, nodes: int) -> Document:
+    """Set `spec.nodes`."""
+    body = {"spec": {"nodes": nodes}}
+    answer = await remote.api.request("PATCH", job_path(remote, name), body=body, content_type=MERGE_PATCH)
+    return _document(answer)
+
+
 async def delete(remote: Remote, name: str) -> None:
     """Ask for deletion; the pods go with the job."""
     body = {"propagationPolicy": "Background"}
