@@ -478,6 +478,7 @@ class Reason(TableEnum):
         "a rank is slower than the others, which wait for it in every step",
         "look at its node and GPU: clocks, temperature, other processes; with spec.spares, "
         "spec.health.replaceStraggler has a spare take its place",
+        blames_node=0.5,
     )
     SLOWER_THAN_BASELINE = _warning(
         "SlowerThanBaseline",
