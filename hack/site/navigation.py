@@ -15,6 +15,7 @@ NAVIGATION: list[dict[str, Any]] = [
     {
         "Guides": [
             {"The page": "page.md"},
+            {"Monitoring": "monitoring.md"},
             {"Python": "python.md"},
             {"Built-in workloads, and your own": "workloads.md"},
             {"Language models": "language-models.md"},

@@ -5,7 +5,7 @@ import json
 
 import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry, Gauge, generate_latest
 from tests.agents.test_tokens import token
 
 from torchyard.agents import server
@@ -56,7 +56,11 @@ async def world():
         return None
 
     agents = server.application(AgentRegistry(lambda: 0.0, interval=1.0, on_news=lambda _pod: None), no_pod)
-    page = MetricsPage(registry, api.readers.may_read, agents.handle)
+
+    async def written():
+        return generate_latest(registry)
+
+    page = MetricsPage(written, api.readers.may_read, agents.handle)
     intake = server.Intake(server.Application(page.handle, agents.counters, agents.limits))
     async with intake, aiohttp.ClientSession(intake.url) as session:
 
@@ -125,6 +129,9 @@ async def test_the_probes_are_open_and_have_no_metrics_unless_asked_to():
     async def stuck():
         return ""
 
-    for registry, there in ((None, False), (CollectorRegistry(), True)):
-        paths = {resource.canonical for resource in application(Readiness({}), stuck, registry).router.resources()}
+    async def page():
+        return b""
+
+    for metrics, there in ((None, False), (page, True)):
+        paths = {resource.canonical for resource in application(Readiness({}), stuck, metrics).router.resources()}
         assert paths == {"/healthz", "/readyz", *(["/metrics"] if there else [])}

@@ -45,6 +45,39 @@ async def test_only_the_first_one_leads():
     await end(*tasks)
 
 
+class Text:
+    """A note that publishes what a test says."""
+
+    def __init__(self):
+        self.own, self.former = "", ""
+
+    def published(self):
+        return self.own or self.former
+
+    def read(self, text):
+        self.former = text
+
+
+@virtual_time
+async def test_a_new_leader_finds_what_the_former_one_left_in_the_lease():
+    server, loop = LeaseServer(), asyncio.get_running_loop()
+    notes = {"one": Text(), "two": Text()}
+
+    def noting(identity):
+        note = {"until": notes[identity]}
+        return Lease(Wire(server), namespace="ty", name="torchyard", identity=identity, notes=note, clock=loop.time)
+
+    one, two = noting("one"), noting("two")
+    tasks = [asyncio.create_task(one.run()), asyncio.create_task(two.run())]
+    await one.acquired()
+    notes["one"].own = "5"
+    await asyncio.sleep(5)
+    await end(tasks[0])
+    await two.acquired()
+    assert notes["two"].former == "5", "a candidate reads it before it writes its own"
+    await end(tasks[1])
+
+
 @pytest.mark.parametrize("phase", [0.0, 0.4, 0.9, 1.3, 1.9])
 @virtual_time
 async def test_a_killed_leader_is_replaced_within_15_seconds(phase):

@@ -61,6 +61,9 @@ def told(document):
         of_kind = {each["metadata"]["name"]: each["spec"] for each in (crd(), sweep_crd())}
         assert document["spec"] == of_kind[document["metadata"]["name"]]
         return document | {"spec": "as `torchyard crd` prints it"}
+    if document["kind"] == "ConfigMap":
+        assert document["data"] == {"torchyard.json": (CHART / "files/dashboard.json").read_text()}
+        return document | {"data": "files/dashboard.json"}
     if document["kind"] == "Pod":
         (container,) = document["spec"]["containers"]
         assert container["command"][2] == (CHART / "files/installation_test.py").read_text()

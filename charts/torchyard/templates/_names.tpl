@@ -61,7 +61,7 @@ capabilities: { drop: [ALL] }
 
 {{- /* Not empty if /metrics is served. */ -}}
 {{- define "torchyard.metrics" -}}
-{{- with .Values.metrics }}{{ if or .enabled .serviceMonitor.enabled .prometheusRule.enabled }}true{{ end }}{{ end }}
+{{- with .Values.metrics }}{{ if or .enabled .serviceMonitor.enabled .prometheusRule.enabled .dashboard.enabled }}true{{ end }}{{ end }}
 {{- end }}
 
 {{- /* The Secret that holds the CA of the intake's certificate, and its key there. */ -}}

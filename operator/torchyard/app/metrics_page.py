@@ -4,8 +4,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
 
 from torchyard.agents.auth.readers import PAGE
 from torchyard.agents.http.admission import Buckets
@@ -20,15 +19,18 @@ class MetricsPage:
     """Answers `GET /metrics`, and passes on other requests.
 
     Args:
-        registry: of the metrics.
+        page: returns the metrics in the text format of Prometheus.
         may_read: whether the owner of a bearer token may read them; None: the token is invalid. May raise.
         otherwise: handles requests for other paths.
     """
 
     def __init__(
-        self, registry: CollectorRegistry, may_read: Callable[[str], Awaitable[bool | None]], otherwise: Handle
+        self,
+        page: Callable[[], Awaitable[bytes]],
+        may_read: Callable[[str], Awaitable[bool | None]],
+        otherwise: Handle,
     ) -> None:
-        self._registry, self._may_read, self._otherwise = registry, may_read, otherwise
+        self._page, self._may_read, self._otherwise = page, may_read, otherwise
         self._refusals = Buckets(REFUSALS_PER_SECOND, REFUSALS_BURST, time.monotonic)
 
     async def handle(self, request: Request) -> Response:
@@ -54,7 +56,7 @@ class MetricsPage:
                 return _error(401, "The token is not valid for the API server of this cluster.")
             return _error(403, f"The account of the token may not `get` {PAGE}.")
         request.proven()
-        return Response(200, generate_latest(self._registry), content=CONTENT_TYPE_PLAIN_1_0_0)
+        return Response(200, await self._page(), content=CONTENT_TYPE_PLAIN_1_0_0)
 
 
 def _error(status: int, sentence: str) -> Response:

@@ -10,24 +10,26 @@ import dataclasses
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+
+from prometheus_client.exposition import generate_latest
 
 from torchyard.agents import server
-from torchyard.agents.auth.readers import ACCESS_PATH, Readers
-from torchyard.agents.auth.signatures import MEDIA_TYPES, Signatures
-from torchyard.agents.auth.tokens import REVIEW_PATH, MemberOf, Tokens, review_document
 from torchyard.agents.http import tls
 from torchyard.agents.http.admission import raise_descriptor_limit
 from torchyard.agents.registry import AgentRegistry
-from torchyard.api.status import State
+from torchyard.api.resource import TrainingJob
+from torchyard.api.status import State, TrainingJobStatus
 from torchyard.app import probes
+from torchyard.app.job_metrics import JobMetrics
 from torchyard.app.job_watch import JobWatch
 from torchyard.app.memory_tuning import leave_caches_alone
 from torchyard.app.metrics_page import MetricsPage
+from torchyard.app.notifier import NOTIFIED_UNTIL, Notifier, Progress, webhook
 from torchyard.app.options import Options, site
 from torchyard.app.page_server import served
 from torchyard.app.probes import Metrics, Readiness
+from torchyard.app.reviews import readers_of, tokens_of
 from torchyard.app.sweep_controller import SweepController
 from torchyard.kubernetes.cache.jobs import Jobs
 from torchyard.kubernetes.cache.remembered_nodes import ANNOTATION as NODE_MEMORY
@@ -67,6 +69,8 @@ class Operator:
     """
 
     def __init__(self, api: Api, options: Options) -> None:
+        if options.notifications is not None:
+            webhook(options.notifications.folder)  # it must be usable at the start
         self._options = options
         self._namespaces = options.namespaces
         namespace = options.pod_namespace or api.namespace
@@ -89,6 +93,7 @@ class Operator:
         clock = api.time
         provenance = Provenance(clock)
         self.lease: Lease | Unelected = Unelected()
+        self._progress = Progress()  # of notifications
         remembered_nodes = RememberedNodes(
             self._api, options.node_memory, clock=clock, leading=lambda: self.lease.leading
         )
@@ -101,7 +106,7 @@ class Operator:
                 identity=options.identity,
                 public_key=provenance.public_key,
                 learned=provenance.trust,
-                notes={NODE_MEMORY: remembered_nodes},
+                notes={NODE_MEMORY: remembered_nodes, NOTIFIED_UNTIL: self._progress},
             )
         self._budget = Budget(rate=options.qps, burst=options.burst)
         writing = api.guarded(budget=self._budget, fence=self.lease.fence, observe=self.metrics.requested)
@@ -126,7 +131,7 @@ class Operator:
             clock=clock,
         )
         self.registry = AgentRegistry(clock, interval=SHORTEST_SYNC, on_news=self.cluster.agent_changed)
-        self._tokens = _tokens_of(self._api, self.cluster.member, clock)
+        self._tokens = tokens_of(self._api, self.cluster.member, clock)
         self._watch = JobWatch(
             self._api,
             options.context,
@@ -135,6 +140,8 @@ class Operator:
             heard_sweep=self.sweeps.record,
             missing=lambda why: self.readiness.set("crd", why),
         )
+        self._job_metrics = JobMetrics(self.jobs, lambda: self.lease.leading, options.job_series, clock)
+        self._notifier: Notifier | None = None
         self._controller: Controller | None = None
         self._sweep_controller: SweepController | None = None
         self._looking: asyncio.Task[None] | None = None
@@ -166,14 +173,14 @@ class Operator:
     async def _work(self) -> None:
         options = self._options
         async with contextlib.AsyncExitStack() as stack:
-            open_metrics = self.metrics.registry if options.metrics == "open" else None
+            open_metrics = self._metrics_page if options.metrics == "open" else None
             pages = probes.application(self.readiness, self._watch.stuck, open_metrics)
             await stack.enter_async_context(served(pages, options.probe_port))
             raise_descriptor_limit()
             context = tls.server_context(options.tls_dir)
             app = server.application(self.registry, self._tokens.authenticate, serving=self.cluster.serving)
             if options.metrics == "token":
-                page = MetricsPage(self.metrics.registry, _readers_of(self._api).may_read, app.handle)
+                page = MetricsPage(self._metrics_page, readers_of(self._api).may_read, app.handle)
                 app = dataclasses.replace(app, handle=page.handle)
             intake = server.Intake(app, host=options.intake_host, port=options.intake_port, tls=context)
             self._intake = await stack.enter_async_context(intake)
@@ -215,7 +222,8 @@ class Operator:
 
     async def _reconcile_all(self, handlers: contextlib.ExitStack) -> None:
         """Reconcile with a new controller: the silence of an agent before this term proves nothing."""
-        known = self.jobs.synced
+        known, wishes = self.jobs.synced, self._options.notifications
+        notifier = Notifier(wishes, self._progress.former, self._api.time) if wishes else None
         controller = Controller(
             self.cluster,
             self.registry,
@@ -223,8 +231,10 @@ class Operator:
             settings=SETTINGS,
             complete=known.is_set,
             observe=self.metrics.looked,
+            written=notifier.written if notifier is not None else _no_notification,
         )
-        self._controller = controller
+        self._controller, self._notifier = controller, notifier
+        self._progress.notifier = notifier
         async with asyncio.TaskGroup() as group:
             self._looking = group.create_task(controller.run())
             handlers.enter_context(self.jobs.subscribed(controller.enqueue))
@@ -233,6 +243,9 @@ class Operator:
                 await known.wait()
                 self._enqueue_all(controller)
             self.cluster.remembered_nodes.learn(self.jobs)
+            if notifier is not None:
+                notifier.catch_up(self.jobs)
+                group.create_task(notifier.run())
             # Its decisions need all trials, so it starts when they are known.
             trials = Trials(self._writing, self.jobs, TrialProvenance(self._api.time))
             sweeps = SweepController(
@@ -330,6 +343,9 @@ class Operator:
 
     # Figures.
 
+    async def _metrics_page(self) -> bytes:
+        return generate_latest(self.metrics.registry) + await self._job_metrics.page()
+
     def _states(self) -> Mapping[str, int]:
         return Counter(job.status.state or State.PENDING for job in self.jobs)
 
@@ -342,44 +358,14 @@ class Operator:
         yield "torchyard_api_writes_waiting", "Writes that wait for the budget.", self._budget.waiting
         yield "torchyard_api_write_rate", "Writes a second that the budget allows now.", self._budget.rate
         yield "torchyard_events_dropped_total", "Events that were not written.", self.cluster.recorder.dropped
+        if self._notifier is not None:
+            yield "torchyard_notifications_sent_total", "Notifications that the receiver has.", self._notifier.sent
+            yield "torchyard_notifications_dropped_total", "Notifications given up.", self._notifier.dropped
         yield "torchyard_intake_connections", "Connections of agents.", self._intake.connections if self._intake else 0
         yield "torchyard_intake_held", "Long polls in progress.", self.registry.held
         for name, value in {**vars(self.registry.counters), **vars(self._tokens.counters)}.items():
             yield f"torchyard_intake_{name}_total", f"Intake: {name.replace('_', ' ')}.", value
 
 
-def _tokens_of(api: Api, member_of: MemberOf, clock: Callable[[], float]) -> Tokens:
-    """Verify tokens with this API server.
-
-    Args:
-        api: may create TokenReviews.
-        member_of: the jobs' pods.
-        clock: unix seconds.
-    """
-
-    async def published(path: str) -> bytes:
-        try:
-            return await api.request("GET", path, accept=MEDIA_TYPES)
-        except (NotFound, Rejected) as error:
-            raise ValueError(f"it does not publish them to us: {error}") from None
-
-    async def review(token: str, audience: str) -> bytes:
-        return await api.request("POST", REVIEW_PATH, body=review_document(token, audience))
-
-    return Tokens(review, member_of, vouch=Signatures(published).vouch, clock=clock)
-
-
-def _readers_of(api: Api) -> Readers:
-    """Ask this API server who may read /metrics.
-
-    Args:
-        api: may create TokenReviews and SubjectAccessReviews.
-    """
-
-    async def review(token: str) -> bytes:
-        return await api.request("POST", REVIEW_PATH, body=review_document(token))
-
-    async def access(document: dict[str, Any]) -> bytes:
-        return await api.request("POST", ACCESS_PATH, body=document)
-
-    return Readers(review, access, clock=api.time)
+def _no_notification(_job: TrainingJob, _status: TrainingJobStatus) -> None:
+    """Send nothing: the installation names no receiver."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from torchyard.app.log_format import LogFormat
+from torchyard.app.notifier import Wishes
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.version import __version__
 
@@ -15,6 +16,7 @@ INTAKE_PORT, PROBE_PORT = 8443, 8080
 MetricsAccess = Literal["off", "token", "open"]
 """Access to /metrics: none; accounts with the right, at the intake port; every client, at the probe port."""
 IMAGES = "ghcr.io/torchyard"
+JOB_SERIES = 500
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -27,6 +29,8 @@ class Options(Struct, frozen=True, kw_only=True):
     tls_dir: Path = Path("/tls")
     probe_port: int = PROBE_PORT
     metrics: MetricsAccess = "token"
+    job_series: int = JOB_SERIES
+    notifications: Wishes | None = None
     agent_image: str = f"{IMAGES}/operator:{__version__}"
     trainer_image: str = f"{IMAGES}/trainer:{__version__}"
     disk: str = ""

@@ -14,7 +14,7 @@ from prometheus_client import (
     disable_created_metrics,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_1_0_0
 from prometheus_client.registry import Collector
 
 _PATH = re.compile(
@@ -119,13 +119,15 @@ def resource(path: str) -> str:
 
 
 def application(
-    readiness: Readiness, stuck: Callable[[], Awaitable[str]], open_metrics: CollectorRegistry | None = None
+    readiness: Readiness,
+    stuck: Callable[[], Awaitable[str]],
+    open_metrics: Callable[[], Awaitable[bytes]] | None = None,
 ) -> web.Application:
     """Return the pages that everybody may read.
 
     Args:
         readiness: of `/readyz`.
-        open_metrics: of `/metrics`, for development; None: the page does not exist here.
+        open_metrics: writes `/metrics`, for development; None: the page does not exist here.
         stuck: why only a restart helps; empty: nothing does. An answer of this page proves that its own loop turns.
     """
 
@@ -139,7 +141,7 @@ def application(
 
     async def metrics(_request: web.Request) -> web.Response:
         assert open_metrics is not None
-        return web.Response(body=generate_latest(open_metrics), headers={"Content-Type": CONTENT_TYPE_PLAIN_1_0_0})
+        return web.Response(body=await open_metrics(), headers={"Content-Type": CONTENT_TYPE_PLAIN_1_0_0})
 
     app = web.Application(client_max_size=1024)
     app.router.add_get("/healthz", healthz)

@@ -121,6 +121,31 @@ def natural(text: str, least: int = 0) -> int:
     return int(text)
 
 
+def notify(parser: argparse.ArgumentParser) -> None:
+    """--notify: a program that each transition of the run starts."""
+    parser.add_argument(
+        "--notify",
+        metavar="COMMAND",
+        type=_command,
+        default=[],
+        help="start this program, with words as in a shell but without one, when the run starts to train, fails, is "
+        "stopped or ends; it reads a CloudEvent as JSON from stdin",
+    )
+
+
+def _command(text: str) -> list[str]:
+    import shlex
+    import shutil
+
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be read: {error}") from None
+    if not words or shutil.which(words[0]) is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no program {words[0] if words else ''!r}")
+    return words
+
+
 def counted(text: str) -> int:
     """Return a whole number from 1 on."""
     return natural(text, 1)

@@ -15,7 +15,7 @@ from torchyard.agents.registry import AgentRegistry
 from torchyard.agents.server import application, unix_intake
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import State
+from torchyard.api.status import State, TrainingJobStatus
 from torchyard.local.cluster import LocalCluster
 from torchyard.local.run import Event, NoRunError, RunFolder, edit_job, read_run
 from torchyard.local.runs import control, discard_run, suspend_run
@@ -28,6 +28,7 @@ SYNC_SECONDS = 0.5, 5.0
 LAST_SECONDS = 5.0
 
 OnChange = Callable[[TrainingJob, list[Event]], None]
+OnWrite = Callable[[TrainingJob, TrainingJobStatus], None]
 
 
 async def run_job(
@@ -37,6 +38,7 @@ async def run_job(
     stop: asyncio.Event | None = None,
     kill: asyncio.Event | None = None,
     templates: Templates | None = None,
+    written: OnWrite = lambda _job, _status: None,
 ) -> TrainingJob:
     """Control a run until its job is finished, suspended or deleted, and no process of it is left.
 
@@ -48,6 +50,7 @@ async def run_job(
         stop: once set, the job is suspended: saved and stopped within `spec.gracePeriod`.
         kill: once set, every process of the job is killed now, and the job is suspended.
         templates: of the process, which the caller closes; its own without them.
+        written: called with the job as it was and each status that was written.
 
     Returns:
         The job as it was left.
@@ -60,7 +63,7 @@ async def run_job(
     own = Templates()
     try:
         with control(folder):
-            run = _Run(folder, on_change, templates or own)
+            run = _Run(folder, on_change, templates or own, written)
             return await run.until_over(stop or asyncio.Event(), kill or asyncio.Event())
     finally:
         await own.close()
@@ -69,7 +72,7 @@ async def run_job(
 class _Run:
     """The wiring of one run, for as long as this process controls it."""
 
-    def __init__(self, folder: RunFolder, on_change: OnChange, templates: Templates) -> None:
+    def __init__(self, folder: RunFolder, on_change: OnChange, templates: Templates, written: OnWrite) -> None:
         job = read_run(folder)
         if job is None:
             raise NoRunError(folder)
@@ -81,7 +84,7 @@ class _Run:
         interval = min(longest, max(shortest, float(job.spec.metrics.interval)))
         self.registry = AgentRegistry(time.time, interval=interval, on_news=lambda _uid: self.look())
         self.cluster = LocalCluster(folder, changed=self.look, gone=self.registry.forget, templates=templates)
-        self.controller = Controller(self.cluster, self.registry, clock=time.time)
+        self.controller = Controller(self.cluster, self.registry, clock=time.time, written=written)
 
     def look(self) -> None:
         """Queue a reconcile after a change, and notify the watchers."""

@@ -24,8 +24,14 @@ from torchyard.local.run import Event, RunFolder
 KEPT_EVENTS = 50
 
 
-def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = False) -> int:
+def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = False, notify: Sequence[str] = ()) -> int:
     """Control a run until it ends; return the exit code for its end.
+
+    Args:
+        folder: of the run.
+        output: format in which the final object is printed.
+        quiet: show no output of the program.
+        notify: program with its arguments that each transition starts.
 
     Raises:
         RefusalError: another process controls it, or it cannot be controlled here.
@@ -33,7 +39,7 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
     from torchyard.cli.views.outcome import exit_code, outcome_of
     from torchyard.client.run_log import log_to_run_folder
 
-    watching = Watching(folder, quiet=quiet)
+    watching = Watching(folder, quiet=quiet, notify=notify)
     try:
         with log_to_run_folder(folder), streamed(folder, sys.stderr if output else sys.stdout, quiet=quiet):
             job = asyncio.run(watching.until_over())
@@ -50,6 +56,8 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
         emit(job_document(job), output)
     for line in outcome_of(job, folder):
         say(line)
+    if watching.notify_problem:
+        say(f"torchyard: {watching.notify_problem}")
     killed = watching.interrupts.kill.is_set() and job.status.state != State.SUCCEEDED
     return INTERRUPTED if killed else exit_code(job)
 
@@ -75,8 +83,8 @@ def streamed(folder: RunFolder, to: TextIO, *, quiet: bool) -> Iterator[None]:
 class Watching:
     """State of a run that this terminal controls."""
 
-    def __init__(self, folder: RunFolder, *, quiet: bool = False) -> None:
-        self.folder = folder
+    def __init__(self, folder: RunFolder, *, quiet: bool = False, notify: Sequence[str] = ()) -> None:
+        self.folder, self.notify, self.notify_problem = folder, notify, ""
         self.output = None if quiet else ProgramOutput(folder.pods, folder.name)
         self.job: TrainingJob | None = None
         self.interrupts = Interrupts(lambda: str(self.job.spec.grace_period) if self.job else "")
@@ -87,14 +95,26 @@ class Watching:
 
     async def until_over(self) -> TrainingJob:
         """Control and show the run until it is over."""
-        from torchyard.local.controller import run_job
-
         async with drawn(self._snapshot):
-            asked = self.interrupts
-            with asked.heard():
-                job = await run_job(self.folder, on_change=self._changed, stop=asked.stop, kill=asked.kill)
+            with self.interrupts.heard():
+                job = await self._run()
             self._changed(job, [])
             return job
+
+    async def _run(self) -> TrainingJob:
+        from torchyard.local.controller import run_job
+
+        asked = self.interrupts
+        if not self.notify:
+            return await run_job(self.folder, on_change=self._changed, stop=asked.stop, kill=asked.kill)
+        from torchyard.local.notify_command import NotifyCommand
+
+        async with NotifyCommand(self.notify) as command:
+            job = await run_job(
+                self.folder, on_change=self._changed, stop=asked.stop, kill=asked.kill, written=command.written
+            )
+        self.notify_problem = command.problem
+        return job
 
     def _changed(self, job: TrainingJob, events: Sequence[Event]) -> None:
         self.job = job

@@ -96,11 +96,20 @@ def resume_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `resume`."""
     common.run_name(parser)
     common.location_options(parser)
+    common.notify(parser)
     common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the object on stdout: on this machine the final one")
 
 
-def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool, output: Format | None) -> int:
+def resume(
+    *,
+    name: str,
+    context: str | None,
+    namespace: str | None,
+    notify: list[str],
+    quiet: bool,
+    output: Format | None,
+) -> int:
     """Carry out `torchyard resume`.
 
     The job continues from its newest checkpoint. A run of this machine is watched until it ends, with the exit codes of
@@ -115,6 +124,9 @@ def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool
 
     location = location_of(name, context, namespace)
     if location != HERE:
+        if notify:
+            fix = "leave it out; `notifications` of the chart sends those of a cluster"
+            raise RefusalError("--notify is for runs of this machine", fix)
         return ask_at(location, lambda backend: _of_cluster(backend, name, output))
     kept = ask_at(HERE, lambda backend: backend.get(name))
     job = kept.job
@@ -135,7 +147,7 @@ def resume(*, name: str, context: str | None, namespace: str | None, quiet: bool
         raise RefusalError(f"the run {name!r} is controlled by another process", fix)
     require_gpus(job)
     ask_at(HERE, lambda backend: backend.resume(name))
-    return watch(find(name), output, quiet=quiet)
+    return watch(find(name), output, quiet=quiet, notify=notify)
 
 
 async def _of_cluster(backend: "Backend", name: str, output: Format | None) -> int:

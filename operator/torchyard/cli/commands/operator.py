@@ -3,15 +3,21 @@
 import sys
 from argparse import ArgumentParser
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchyard.cli.errors import FAILED, INVALID, SUCCEEDED, RefusalError
 from torchyard.version import __version__
+
+if TYPE_CHECKING:
+    from torchyard.api.status import State
+
+MAX_COUNT = 100_000
 
 
 def operator_arguments(parser: ArgumentParser) -> None:
     """Declare the command line of `operator`."""
     from torchyard.app.options import Options, variable
+    from torchyard.reconcile.notifications import DEFAULT_STATES, states_of
 
     defaults = Options()
 
@@ -38,6 +44,22 @@ def operator_arguments(parser: ArgumentParser) -> None:
         defaults.metrics,
         _metrics,
     )
+    flag(
+        "--job-series",
+        "highest number of jobs with series of their own on /metrics; 0: none",
+        defaults.job_series,
+        _count,
+    )
+    flag(
+        "--notifications",
+        "folder with the files url, key and optionally ca.crt: send the transitions of jobs to the URL, as CloudEvents "
+        "signed with the key; empty: send none",
+        None,
+        Path,
+    )
+    flag("--notify-states", "send a transition to these states, separated by commas", DEFAULT_STATES, states_of)
+    flag("--notify-link", "URL in each notification, with {namespace}, {name} and {cluster}", "")
+    flag("--notify-cluster", "name of the cluster in notifications", "")
     flag("--agent-image", "image from which the agent is copied into pods", defaults.agent_image)
     flag("--trainer-image", "image of jobs without spec.image", defaults.trainer_image)
     flag(
@@ -101,16 +123,30 @@ def operator_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def operator(namespaces: list[str] | None, context: str, **settings: Any) -> int:
+def operator(
+    *,
+    namespaces: list[str] | None,
+    context: str,
+    notifications: Path | None,
+    notify_states: tuple["State", ...],
+    notify_link: str,
+    notify_cluster: str,
+    **settings: Any,
+) -> int:
     """Carry out `torchyard operator`.
 
     Several operators may run: one leads, and the others are ready to replace it.
     """
     from torchyard.app.main import run
+    from torchyard.app.notifier import Wishes
     from torchyard.app.options import Options
 
     named = namespaces if namespaces is not None else _given("--namespace", "", str).split(",")
-    options = Options(namespaces=tuple(name for name in named if name), context=context or None, **settings)
+    wishes = None
+    if notifications is not None:
+        wishes = Wishes(folder=notifications, states=notify_states, link=notify_link, cluster=notify_cluster)
+    chosen = tuple(name for name in named if name)
+    options = Options(namespaces=chosen, context=context or None, notifications=wishes, **settings)
     try:
         return SUCCEEDED if run(options) else FAILED
     except ValueError as error:
@@ -147,6 +183,12 @@ def _metrics(text: str) -> str:
     if text not in {"off", "token", "open"}:
         raise ValueError(f"{text!r} is not off, token or open")
     return text
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) > MAX_COUNT:
+        raise ValueError(f"{text!r} is not a number from 0 to {MAX_COUNT}")
+    return int(text)
 
 
 def _truth(text: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.cli import arguments as common
 from torchyard.cli.commands.job_options import declare, options_of
-from torchyard.cli.errors import SUCCEEDED
+from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, say
 
 
@@ -13,11 +13,12 @@ def run_arguments(parser: common.Parser) -> None:
     """Declare the command line of `run`."""
     declare(parser, "local")
     parser.add_argument("--name", help="name of the run; by default that of the job file, or one from the script's")
+    common.notify(parser)
     common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the final object on stdout, and the program's output on stderr")
 
 
-def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) -> int:
+def run(*, name: str | None, notify: list[str], quiet: bool, output: Format | None, **values: Any) -> int:
     """Carry out `torchyard run`.
 
     torchyard run job.yaml
@@ -54,6 +55,8 @@ def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) 
     if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):
         from torchyard.cli.commands.sweep_run import run
 
+        if notify:
+            raise RefusalError("--notify is for jobs, and this is a sweep", "leave it out")
         return run(options, name, output)
     wanted = requested(options, "local", name)
     if options.save is not None:
@@ -63,4 +66,4 @@ def run(*, name: str | None, quiet: bool, output: Format | None, **values: Any) 
     if programs != OWN_PROGRAMS and wanted.job.spec.trainer is None:
         say(f"torchyard: torchrun is the one of {programs}, the first on PATH")
     wanted = wanted._replace(job=with_programs(wanted.job, programs))
-    return watch(start(wanted, name, notice=say), output, quiet=quiet)
+    return watch(start(wanted, name, notice=say), output, quiet=quiet, notify=notify)

@@ -19,7 +19,7 @@ from msgspec import Struct
 from torchyard.api.launch import is_agentless, requested_procs
 from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import Images
+from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.reconcile.actions import CreatePod, EmitEvent, WriteStatus
 from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.loop import executor
@@ -68,6 +68,7 @@ class Controller:
             its pod names are deterministic; every other job waits until it is enqueued again.
         observe: called with the result of each reconcile (done, conflict, refused, unavailable, failed) and its
             seconds.
+        written: called with a job as it was and each status that was written of it.
     """
 
     def __init__(
@@ -79,10 +80,11 @@ class Controller:
         settings: Settings = Settings(),  # noqa: B008 -- frozen
         complete: Callable[[], bool] = lambda: True,
         observe: Callable[[str, float], None] = lambda _result, _seconds: None,
+        written: Callable[[TrainingJob, TrainingJobStatus], None] = lambda _job, _status: None,
     ) -> None:
         self._cluster, self._agents, self._clock, self._settings = cluster, agents, clock, settings
         self._complete, self._observe, self._began = complete, observe, clock()
-        self._writer = StatusWriter(cluster, clock)
+        self._writer = StatusWriter(cluster, clock, written)
         self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
         self._known: dict[Key, tuple[str, float]] = {}  # job uid, first reconcile in this process

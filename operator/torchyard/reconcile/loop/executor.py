@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import State
+from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import (
     Action,
@@ -47,11 +47,18 @@ class StatusWriter:
     Args:
         cluster: receives the writes.
         clock: unix seconds.
+        written: called with the job as it was, and the status that was written.
     """
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Callable[[], float],
+        written: Callable[[TrainingJob, TrainingJobStatus], None] = lambda _job, _status: None,
+    ) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._observe = written
         self._began = clock()
         self._written: dict[str, float] = {}  # job uid -> when
 
@@ -73,11 +80,13 @@ class StatusWriter:
         # A clock that was set back must not block writes.
         if not action.urgent and 0 <= age < pause:
             return pause - age
+        status = replace(action.status, last_update_time=Time.of(now))
         try:
-            await self._cluster.write_status(job, replace(action.status, last_update_time=Time.of(now)))
+            await self._cluster.write_status(job, status)
         except Refused as error:
             raise StatusRefused(error.reason, error.message, retry_after=error.retry_after) from error
         self._written[job.metadata.uid] = self._clock()
+        self._observe(job, status)
         return 0.0 if action.urgent else None  # a plan makes at most one transition; the next one may be due already
 
     def forget(self, job_uid: str) -> None:
