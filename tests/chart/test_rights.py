@@ -97,7 +97,9 @@ def test_the_operator_may_do_this_and_nothing_else():
     assert len(everywhere) + len(at_home) <= MOST_RIGHTS
 
 
-@pytest.mark.parametrize("values", [METRICS, {"metrics": {"serviceMonitor": {"enabled": True}}}])
+@pytest.mark.parametrize(
+    "values", [METRICS, *({"metrics": {part: {"enabled": True}}} for part in ("serviceMonitor", "dashboard"))]
+)
 def test_only_an_operator_that_serves_metrics_asks_who_may_read_them(values):
     documents = rendered(values)
     everywhere, at_home, _ = operators(documents)
@@ -106,6 +108,14 @@ def test_only_an_operator_that_serves_metrics_asks_who_may_read_them(values):
     assert reader["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
     names = [each["metadata"]["name"] for each in rendered() if each["kind"] == "ClusterRole"]
     assert reader["metadata"]["name"] not in names
+
+
+def test_notifications_add_a_volume_and_no_right():
+    documents = rendered({"notifications": {"secret": "hook"}})
+    assert operators(documents) == operators(rendered())
+    pod = one(documents, "Deployment")["spec"]["template"]["spec"]
+    assert {"name": "notifications", "secret": {"secretName": "hook", "defaultMode": 0o440}} in pod["volumes"]
+    assert not any("hook" in arg for arg in operator_arguments(documents))
 
 
 def test_prometheus_sends_its_token_only_to_the_operator_that_the_ca_vouches_for():
