@@ -11,7 +11,7 @@ from torchyard.cli.main import COMMANDS, command_of, overview, parser_of
 from torchyard.local.run import run_folder
 from torchyard.local.runs import create_run
 
-HEAVY = {"torch", "kopf", "kubernetes", "aiohttp", "yaml", "jsonschema", "asyncio"}
+HEAVY = {"torch", "textual", "kopf", "kubernetes", "aiohttp", "yaml", "jsonschema", "asyncio"}
 FOR_COMMANDS = {"typer", "click", "pydantic", "msgspec", "rich"}
 
 PROBE = """

@@ -5,11 +5,11 @@ from argparse import ArgumentParser
 from typing import Any
 
 from torchyard.api.formatting import clean
-from torchyard.api.values import figure, plural
+from torchyard.api.values import plural
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, emit, say
-from torchyard.cli.views.curve import draw, missing, points_of
+from torchyard.cli.views.curve import chart
 from torchyard.client.backend import location_flags
 from torchyard.client.curves import Curves
 from torchyard.client.histories import Curve
@@ -49,24 +49,11 @@ def curves(name: str, metrics: list[str], output: Format | None, context: str | 
     if output is not None:
         emit(_document(found, chosen), output)
         return SUCCEEDED
+    width = min(WIDEST, shutil.get_terminal_size().columns)
     for metric in chosen:
-        print("\n".join([*_lines(metric, found.metrics[metric]), ""]))
+        print("\n".join([*chart(metric, found.metrics[metric], width, ROWS), ""]))
     say(f"{name}: {found.sentence}" + (f"; {plural(found.left_out, 'metric')} left out" if found.left_out else ""))
     return SUCCEEDED
-
-
-def _lines(metric: str, curve: Curve) -> list[str]:
-    """Return a chart: name and extremes, the curve, its steps and what is not finite."""
-    finite = [place for place, count in enumerate(curve.finite) if count]
-    low = min((curve.low[place] for place in finite), default=0.0)
-    high = max((curve.high[place] for place in finite), default=0.0)
-    extremes = f"lowest {figure(low)}, highest {figure(high)}, last {figure(curve.mean[finite[-1]])}" if finite else ""
-    first, last = (f"step {step:.16g}" for step in (curve.first[0], curve.last[-1]))
-    width = min(WIDEST, shutil.get_terminal_size().columns)
-    drawn = draw(points_of(curve), width, ROWS)
-    space = max(1, width - len(first) - len(last))
-    steps = first if first == last else f"{first}{missing(curve).center(space)}{last}"
-    return [f"{clean(metric)}  {extremes}".rstrip(), *drawn, steps]
 
 
 def _document(curves: Curves, names: list[str]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from torchyard.api.formatting import clean
+from torchyard.api.values import figure
 from torchyard.client.errors import TorchYardError
 from torchyard.client.histories import Curve, Histories, curve
 
@@ -122,6 +124,19 @@ def heights(points: Sequence[Point], columns: int) -> tuple[list[float | None], 
         if marked.isdisjoint(range(i + 1, j)):
             sampled[i:j] = [a * (1 - k / (j - i)) + b * (k / (j - i)) for k in range(j - i)]
     return sampled, marked
+
+
+def chart(metric: str, curve: Curve, width: int, height: int) -> list[str]:
+    """Return a chart: name and extremes, `height` lines of the curve, its steps and what is not finite."""
+    finite = [place for place, count in enumerate(curve.finite) if count]
+    low = min((curve.low[place] for place in finite), default=0.0)
+    high = max((curve.high[place] for place in finite), default=0.0)
+    extremes = f"lowest {figure(low)}, highest {figure(high)}, last {figure(curve.mean[finite[-1]])}" if finite else ""
+    first, last = (f"step {step:.16g}" for step in (curve.first[0], curve.last[-1]))
+    drawn = draw(points_of(curve), width, height)
+    space = max(1, width - len(first) - len(last))
+    steps = first if first == last else f"{first}{missing(curve).center(space)}{last}"
+    return [f"{clean(metric)}  {extremes}".rstrip(), *drawn, steps]
 
 
 def draw(points: Sequence[Point], width: int, height: int) -> list[str]:

@@ -1,0 +1,1 @@
+"""The dashboard in the terminal: `torchyard top`."""
