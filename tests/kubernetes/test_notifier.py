@@ -7,6 +7,7 @@ import hmac
 import json
 from contextlib import asynccontextmanager
 
+import aiohttp
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
@@ -140,6 +141,19 @@ async def test_a_key_that_is_replaced_signs_the_next_try(tmp_path):
     headers, body = receiver.requests[-1]
     signed = f"{headers['webhook-id']}.{headers['webhook-timestamp']}.".encode() + body
     assert headers["webhook-signature"] == "v1," + base64.b64encode(hmac.digest(b"n" * 32, signed, "sha256")).decode()
+
+
+async def test_an_unusable_certificate_delays_notifications_and_ends_nothing(tmp_path):
+    async with receiving(tmp_path) as receiver:
+        authority = tmp_path / "ca.crt"
+        authority.write_text("no certificate")
+        notifier = receiver.notifier()
+        notifier.written(job("a"), failed())
+        async with aiohttp.ClientSession() as session:
+            assert await notifier._try(session, notifier._waiting[0]) > 0
+            authority.unlink()
+            assert await notifier._try(session, notifier._waiting[0]) == 0
+    assert (notifier.sent, len(receiver.requests)) == (1, 1)
 
 
 async def test_a_new_leader_sends_what_the_former_one_did_not(tmp_path):
