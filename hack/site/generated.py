@@ -17,6 +17,8 @@ HEADINGS = {
     Kind.OPERATOR: ("The operator", "It keeps the operator from its work."),
     Kind.OTHER: ("Others", "A code of the cluster or of another version."),
 }
+LINK = re.compile(r"\]\((?![a-z]+:|#)")
+"""The start of a link to another page of the same folder."""
 FAULT_ROW = re.compile(r"(?m)^\| (?P<number>[A-Z]\d+) \| (?P<fault>.*?) \| (?P<reasons>.*?) \| (?P<message>.*?) \|")
 
 
@@ -51,7 +53,10 @@ def reason_page(reason: Reason, faults: list[dict[str, str]]) -> str:
     ]
     if rows := [row for row in faults if f"`{reason.value}`" in row["reasons"]]:
         lines += ["## Faults with this reason", "", "|  | Fault | What you read |", "| -- | -- | -- |"]
-        lines += [f"| [{row['number']}](../../faults.md) | {row['fault']} | {row['message']} |" for row in rows]
+        lines += [
+            f"| [{row['number']}](../../faults.md) | {row['fault']} | {LINK.sub('](../../', row['message'])} |"
+            for row in rows
+        ]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -103,7 +108,7 @@ def exit_codes_page() -> str:
     lines = [
         "# Exit codes",
         "",
-        "What the exit code of a worker means. Codes 64 to 76, 126 and 127 mean it only for built-in trainers, and",
+        "What the exit code of a worker means. Codes 64 to 77, 126 and 127 mean it only for built-in trainers, and",
         "where the agent knows that the command could not be started: other programs use these numbers differently.",
         "",
         "| Code | Reason | What happened |",
