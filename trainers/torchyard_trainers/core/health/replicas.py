@@ -17,6 +17,9 @@ from torchyard_trainers.core.step import accumulate, micro_batches_of
 from torchyard_trainers.core.workload import Session, Workload, ids_of_step
 from torchyard_trainers.core.world import World, device_name
 
+# The largest below 2**20: no power of two is divisible by it, so that a flipped bit is seen wherever it is; and the sum
+# of the squares of thousands of ranks is exact in float64.
+_PRIME = 1_048_573
 _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -41,7 +44,7 @@ def probe(session: Session) -> Tensor:
 
     They are part of a sum that is computed anyway. Two different sets of weights look alike once in a million times.
     """
-    bits = _fingerprints(session.parallel.module)[1].sum() % 2**20
+    bits = _fingerprints(session.parallel.module)[1].sum() % _PRIME
     return torch.stack([bits, bits * bits]).double()
 
 
@@ -135,5 +138,8 @@ def _fingerprints(module: torch.nn.Module) -> tuple[list[str], Tensor]:
 
 
 def _sum_of_bits(values: Tensor) -> Tensor:
-    kind = _INTEGERS.get(values.element_size(), torch.int8)
-    return values.contiguous().view(kind).sum(dtype=torch.int64)
+    flat = values.contiguous().view(-1)
+    whole = 8 // values.element_size()
+    # Sums of 64 bits at once need no conversion: a tenth of the time on a CPU.
+    fits = flat.numel() % whole == 0 and flat.storage_offset() % whole == 0
+    return flat.view(torch.int64 if fits else _INTEGERS.get(values.element_size(), torch.int8)).sum(dtype=torch.int64)
