@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 
 import pytest
+from tests.cli.conftest import eventually
+from tests.support.waiting import DEADLINE
 
 pytestmark = pytest.mark.e2e
 
@@ -56,3 +59,25 @@ def test_code_that_cannot_travel_is_refused_before_anything_starts(project, torc
     assert done.returncode == 64
     assert "leak is a link that leaves the folder" in done.stderr
     assert not torchyard.run_folder("train").exists()
+
+
+def test_a_run_that_is_watched_continues_with_each_edit_until_it_is_interrupted(project, torchyard):
+    (project / "train.py").write_text(
+        "import time\nfrom lib import model\nprint('VALUE', model.VALUE, flush=True)\ntime.sleep(900)\n"
+    )
+    running = torchyard.start("run", "--code", ".", "--name", "train", "--watch", "--", "python", "train.py")
+    try:
+        eventually(lambda: torchyard.has_logged("train", "VALUE 1"))
+        (project / "lib/model.py").write_text("VALUE = 2\n")
+        eventually(lambda: torchyard.has_logged("train", "VALUE 2"))
+    finally:
+        running.send_signal(signal.SIGINT)
+        output, errors = running.communicate(timeout=DEADLINE)
+    assert running.returncode == 75, errors
+    assert output.splitlines() == ["VALUE 1", "VALUE 2"]
+    assert "the code was edited: starts again" in errors
+
+
+def test_watching_needs_code(project, torchyard):
+    done = torchyard("run", "train.py", "--watch")
+    assert (done.returncode, done.stderr) == (64, "torchyard: --watch has no code to watch; add --code FOLDER\n")

@@ -6,7 +6,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State
@@ -21,17 +21,28 @@ from torchyard.client.metrics import FILE
 from torchyard.client.ranks import Rank, freshen, ranks_of, read_reports
 from torchyard.local.run import Event, RunFolder
 
+if TYPE_CHECKING:
+    from torchyard.client.bundle.edits import Edits
+
 KEPT_EVENTS = 50
 
 
-def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = False, notify: Sequence[str] = ()) -> int:
-    """Control a run until it ends; return the exit code for its end.
+def watch(
+    folder: RunFolder,
+    output: Format | None = None,
+    *,
+    quiet: bool = False,
+    notify: Sequence[str] = (),
+    edits: "Edits | None" = None,
+) -> int:
+    """Control a run until it ends, or until its code is edited; return the exit code for its end.
 
     Args:
         folder: of the run.
         output: format in which the final object is printed.
         quiet: show no output of the program.
         notify: program with its arguments that each transition starts.
+        edits: of its code; None: edits do not matter.
 
     Raises:
         RefusalError: another process controls it, or it cannot be controlled here.
@@ -39,7 +50,7 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
     from torchyard.cli.views.outcome import exit_code, outcome_of
     from torchyard.client.run_log import log_to_run_folder
 
-    watching = Watching(folder, quiet=quiet, notify=notify)
+    watching = Watching(folder, quiet=quiet, notify=notify, edits=edits)
     try:
         with log_to_run_folder(folder), streamed(folder, sys.stderr if output else sys.stdout, quiet=quiet):
             job = asyncio.run(watching.until_over())
@@ -54,7 +65,7 @@ def watch(folder: RunFolder, output: Format | None = None, *, quiet: bool = Fals
         from torchyard.api.resource import job_document
 
         emit(job_document(job), output)
-    for line in outcome_of(job, folder):
+    for line in outcome_of(job, folder) if edits is None or not edits.seen else ():
         say(line)
     if watching.notify_problem:
         say(f"torchyard: {watching.notify_problem}")
@@ -83,8 +94,15 @@ def streamed(folder: RunFolder, to: TextIO, *, quiet: bool) -> Iterator[None]:
 class Watching:
     """State of a run that this terminal controls."""
 
-    def __init__(self, folder: RunFolder, *, quiet: bool = False, notify: Sequence[str] = ()) -> None:
-        self.folder, self.notify, self.notify_problem = folder, notify, ""
+    def __init__(
+        self,
+        folder: RunFolder,
+        *,
+        quiet: bool = False,
+        notify: Sequence[str] = (),
+        edits: "Edits | None" = None,
+    ) -> None:
+        self.folder, self.notify, self.notify_problem, self.edits = folder, notify, "", edits
         self.output = None if quiet else ProgramOutput(folder.pods, folder.name)
         self.job: TrainingJob | None = None
         self.interrupts = Interrupts(lambda: str(self.job.spec.grace_period) if self.job else "")
@@ -97,9 +115,18 @@ class Watching:
         """Control and show the run until it is over."""
         async with drawn(self._snapshot):
             with self.interrupts.heard():
-                job = await self._run()
+                edited = asyncio.create_task(self._stop_once_edited())
+                try:
+                    job = await self._run()
+                finally:
+                    edited.cancel()
             self._changed(job, [])
             return job
+
+    async def _stop_once_edited(self) -> None:
+        if self.edits is not None:
+            await self.edits.wait()
+            self.interrupts.stop.set()
 
     async def _run(self) -> TrainingJob:
         from torchyard.local.controller import run_job
