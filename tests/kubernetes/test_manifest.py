@@ -376,3 +376,13 @@ def test_a_queue_is_asked_for_disk_only_if_the_job_asks_for_some():
         job = read_job({"metadata": {"name": "cvrp", "uid": "u-1"}, "spec": spec})
         (only,) = template(job, site)["spec"]["containers"]
         assert only["resources"] == {"requests": expected, "limits": expected}
+
+
+def test_a_claim_that_a_pod_also_writes_to_is_read_only_at_the_mount_of_its_input_alone():
+    inputs = [{"name": "a", "from": "claim:data/x"}, {"name": "b", "from": "s3://bucket"}]
+    for cache, volume in (("data", {"claimName": "data"}), ("other", {"claimName": "data", "readOnly": True})):
+        document = built(script="1", inputs=inputs, inputCache={"claim": cache})
+        volumes = {each["name"]: each for each in document["spec"]["volumes"]}
+        assert volumes["torchyard-inputs-0"]["persistentVolumeClaim"] == volume
+        (mount,) = (each for each in container(document)["volumeMounts"] if each["name"] == "torchyard-inputs-0")
+        assert (mount["readOnly"], mount["mountPath"], mount["subPath"]) == (True, "/torchyard/inputs/a", "x")

@@ -271,15 +271,26 @@ def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
 def _input_volumes(spec: TrainingJobSpec) -> list[Entry]:
     """Return the volume of fetched inputs, the one that they are kept on, and the claims that others lie on."""
     claims = dict.fromkeys(claim[0] for each in spec.inputs if (claim := inputs.claim_of(each)) is not None)
-    kept = spec.input_cache
+    kept, written = spec.input_cache, _written_claims(spec)
     return [
         *([{"name": _INPUTS, "emptyDir": {}}] if inputs.fetched(spec) else []),
         *([{"name": _INPUT_CACHE, "persistentVolumeClaim": {"claimName": kept.claim}}] if kept is not None else []),
         *(
-            {"name": f"{_INPUTS}-{number}", "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+            {"name": f"{_INPUTS}-{number}", "persistentVolumeClaim": _read_claim(claim, written)}
             for number, claim in enumerate(claims)
         ),
     ]
+
+
+def _written_claims(spec: TrainingJobSpec) -> set[str | None]:
+    """Return the claims that the pod writes to."""
+    kept = [spec.input_cache.claim] if spec.input_cache is not None else []
+    return {checkpoint_claim(spec), *kept, *(volume.claim for volume in spec.volumes if not volume.read_only)}
+
+
+def _read_claim(claim: str, written: set[str | None]) -> Entry:
+    """Return a claim as a read-only volume; one that the pod also writes to would become read-only as a whole."""
+    return {"claimName": claim} | ({} if claim in written else {"readOnly": True})
 
 
 def _input_mounts(spec: TrainingJobSpec) -> list[Entry]:
