@@ -82,6 +82,17 @@ def waits(reason: str, message: str, node: str = "") -> Said:
     return said(world)
 
 
+def pulling() -> Said:
+    world = World(2)
+    world.settle()
+    world.place()
+    for uid, each in world.pods.items():
+        world.pods[uid] = replace(each, pulling="ghcr.io/me/train:1.0", pulling_since=world.now)
+    world.now += 15
+    world.settle()
+    return said(world)
+
+
 def waiting_pod(name: str) -> Said:
     found = seen(WAITING[name][0]).pod
     return waits(found.reason, found.message, found.node)
@@ -454,6 +465,7 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     **{known: lambda code=code: exits(code) for code, known in EXIT_REASONS.items() if code != ExitCode.DONE},
     "KilledBySignal": lambda: exits(128 + 7),
     "JobCreated": lambda: {"JobCreated": begin_of_conditions()},
+    "PullingImage": pulling,
     "WaitingForPods": lambda: said(begun()),
     "PodsNotCreated": unanswered,
     "WaitingForAgents": silent,

@@ -10,6 +10,7 @@ from tests.support.reconcile.world import START, World
 from torchyard.api.exit_codes import EXIT_REASONS
 from torchyard.api.reasons import Reason
 from torchyard.api.spec_reliability import Health, Restart
+from torchyard.api.status import ImagePull
 from torchyard.api.values import Duration
 from torchyard.reconcile.actions import WriteStatus
 from torchyard.reconcile.observed import Refusal
@@ -137,16 +138,25 @@ def test_a_finished_job_has_no_nodes_ready(code):
     assert (world.status.nodes.desired, world.status.nodes.ready) == (1, 0)
 
 
-def test_where_time_went_names_pulls_and_standstills():
-    world = World(1)
+def test_a_slow_pull_of_an_image_is_named_and_counted():
+    world = World(2)
     world.settle()
     world.place()
+    uid, image = world.at(1), "registry/train:1"
+    world.pods[uid] = replace(world.pods[uid], pulling=image, pulling_since=world.now)
     world.settle()
+    assert world.status.reason == "WaitingForPods", "an image that is nearly there is no news"
     world.now += 30
     world.settle()
+    assert (world.status.state, world.status.reason) == ("Pending", "PullingImage")
+    assert world.status.message == "nodes pull an image (registry/train:1, for 1 of 2 pods)"
+    world.now += 40
+    pulled = ImagePull(image=image, seconds=70)
+    world.pods[uid] = replace(world.pods[uid], pulling="", pulling_since=None, pulled=pulled)
     world.start_pods()
     world.settle()
-    assert world.status.goodput.seconds["pull"] == pytest.approx(30)
+    assert world.status.goodput.seconds["pull"] == pytest.approx(70)
+    assert world.status.image_pull == pulled
 
 
 @pytest.mark.parametrize(

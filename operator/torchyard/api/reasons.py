@@ -116,6 +116,7 @@ class Reason(TableEnum):
         "the API server does not create the pods, and does not reject them",
         "an admission webhook may hang or fail: see the log of the operator; the pods are created once it works",
     )
+    PULLING_IMAGE = _waiting("PullingImage", "nodes pull an image", announced=False)
     WAITING_FOR_AGENTS = _waiting(
         "WaitingForAgents", "pods are running, their agents have not connected yet", announced=False
     )

@@ -288,6 +288,13 @@ class AvoidedNode(StatusModel, frozen=True, kw_only=True):
     time: Annotated[Time | None, doc("When the newest one happened.")] = None
 
 
+class ImagePull(StatusModel, frozen=True, kw_only=True, omit_defaults=False):
+    """The slowest pull of an image for the newest pods."""
+
+    image: Annotated[str, doc("The image.")]
+    seconds: Annotated[float, doc("Seconds until its container started, with its creation.")] = 0.0
+
+
 class Images(StatusModel, frozen=True, kw_only=True):
     """Images of the pods of a gang."""
 
@@ -433,6 +440,9 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     incarnation: Annotated[int, doc("Number that increases when pods are replaced; part of the names of pods.")] = 0
     images: Annotated[
         Images | None, doc("Images of the pods, chosen with the first gang and after each suspension.")
+    ] = None
+    image_pull: Annotated[
+        ImagePull | None, doc("The slowest pull of an image for the newest pods; absent: their nodes had all images.")
     ] = None
     selector: Annotated[str, doc("Label selector of the pods of an elastic gang, for autoscalers.")] = ""
     gang: Annotated[GangStatus | None, doc("The scheduler of the gang; absent before the first plan.")] = None

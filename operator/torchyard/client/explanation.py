@@ -17,6 +17,7 @@ from torchyard.reconcile.observed import Pod
 MAX_PODS = 32
 MAX_EVENTS = 10
 MAX_LINES = 20
+LONG_PULL_SECONDS = 10.0
 
 
 class Section(Struct, frozen=True):
@@ -87,6 +88,7 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
         Section("What to do", tuple(addressed(step, name, flags) for step in _advice(job)) if not decided else ()),
         Section("Gang", tuple(_gang(job, now))),
         Section("Warnings", tuple(_warnings(job))),
+        Section("Images", tuple(_pull(job))),
         Section("Failures so far", tuple(_failures(job))),
         Section("Nodes that its pods avoid", tuple(_avoided(job, now))),
         Section("Pods", tuple(_pod_line(pod, now) for pod in troubled[:MAX_PODS])),
@@ -179,6 +181,14 @@ def _warnings(job: TrainingJob) -> list[str]:
     if pace is not None and pace.ranks > 1 and pace.compute_seconds is None and job.status.state == State.RUNNING:
         lines.append("slow ranks cannot be found: how long ranks wait for each other is not known in this program")
     return lines
+
+
+def _pull(job: TrainingJob) -> list[str]:
+    """Return the slowest pull of an image, if it was long."""
+    pull = job.status.image_pull
+    if pull is None or pull.seconds < LONG_PULL_SECONDS or job.status.state.terminal:
+        return []
+    return [f"{clean(pull.image)} was pulled in {span(pull.seconds)}"]
 
 
 def _avoided(job: TrainingJob, now: float) -> list[str]:

@@ -17,7 +17,7 @@ from torchyard.api.launch import MASTER_PORT, fewest_nodes
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.status import Artifact, Attempt, Batch, Cause, Images, NonFiniteMetric, TrainingJobStatus
+from torchyard.api.status import Artifact, Attempt, Batch, Cause, ImagePull, Images, NonFiniteMetric, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent
 from torchyard.reconcile.code import missing_code
 from torchyard.reconcile.node_memory import NodeMemory
@@ -51,6 +51,9 @@ class Pod(Struct, frozen=True, kw_only=True):
     lines: tuple[str, ...] = ()  # the end of its log, if it ended without a report of its agent
     configuration: str = ""  # digest of the spec that it was created from; empty: unknown
     images: Images | None = None  # it was created with
+    pulling: str = ""  # the image that its node pulls now
+    pulling_since: float | None = None
+    pulled: ImagePull | None = None  # the slowest pull of its images; None: less than a second
     image_digest: str = ""  # of the trainer's image as its node has it; empty: unknown
     leaving: str = ""  # how its node announces that it leaves or is broken; empty: it does not
 
@@ -266,6 +269,12 @@ class Observed(Struct, frozen=True, kw_only=True):
         """The number of pods that should exist, of indices from 0: the gang and its spares."""
         spec = self.view.job.spec
         return admitted_nodes(self.view) + spec.spares if is_flexible(spec) else self.size
+
+    @property
+    def slowest_pull(self) -> ImagePull | None:
+        """The slowest pull of an image for the pods of the gang."""
+        pulls = [pod.pulled for pod in self.active.values() if pod.pulled is not None]
+        return max(pulls, key=lambda each: (each.seconds, each.image), default=None)
 
     @property
     def is_complete(self) -> bool:

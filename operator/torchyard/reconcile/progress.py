@@ -81,6 +81,8 @@ def with_figures(seen: Observed, status: TrainingJobStatus) -> TrainingJobStatus
     environment = next((agent.environment for agent in view.agents.values() if agent.environment), status.environment)
     status = replace(status, nodes=_nodes(seen, status), gpus=_gpus(seen, status), environment=environment)
     status = with_inputs(seen, status) if view.job.spec.inputs else status
+    status = replace(status, environment=environment, image_pull=seen.slowest_pull or status.image_pull)
+    status = replace(status, nodes=_nodes(seen, status), gpus=_gpus(seen, status))
     if not reports:
         known = [*status.warnings, *warnings(seen, status)]
         return replace(status, warnings=list(dict.fromkeys(known))[:MAX_WARNINGS])
@@ -366,7 +368,9 @@ def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
 
 def _kind(view: View, before: TrainingJobStatus) -> str:
     if before.state == State.PENDING and len(view.pods) >= admitted_nodes(view) and all(pod.node for pod in view.pods):
-        return "pull"  # all pods are scheduled; nodes pull images and create containers
+        # All pods are scheduled. Nodes set them up, pull images and start containers.
+        pulls = before.reason == Reason.PULLING_IMAGE or any(pod.pulling for pod in view.pods)
+        return "pull" if pulls else "start"
     if before.state == State.RUNNING and before.progress.stalled and not before.rendezvous.silent:
         return "stalled"
     if before.state.activity:

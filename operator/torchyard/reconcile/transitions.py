@@ -361,7 +361,7 @@ def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
         return fail(seen, status, Reason.START_TIMEOUT, late)
     silent, silence_due = waiting.silent(view, gate)
     status = _with_silence(status, silent)
-    stuck = [stuck_start_due(pod) for pod in view.pods]
+    stuck = [*(stuck_start_due(pod) for pod in view.pods), waiting.pull_due(view)]
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
     status = with_pending_reason(seen, status, gate, silent)
     return Transition(status=status, events=(*events, *_waiting_events(view.job.status, status)), due=due)

@@ -24,6 +24,8 @@ from torchyard.reconcile.observed import Agent, Observed, Pod, View, admission, 
 # Twice as long as an overloaded API server takes to answer; a hanging webhook takes longer.
 UNANSWERED_SECONDS = 20.0
 SILENT_AGENT_SECONDS = 30.0
+# A pull that takes longer is a reason to wait that users want to know.
+PULL_SECONDS = 10.0
 
 
 class Barrier(Struct, frozen=True, kw_only=True):
@@ -115,17 +117,9 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
     held = seen.active
     recovering = status.state == State.RECOVERING
     state = State.RECOVERING if recovering else State.PENDING
-    obstacle = _obstacle(view, held)
+    obstacle = _obstacle(view, held) or _blocked(held) or _slow_pull(view, held)
     if obstacle is not None:
         return with_reason(_with_delay(status, delayed=recovering), state, *obstacle)
-    blocked = next(
-        (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", Reason.STARTING}), None
-    )
-    if blocked is not None:
-        known = Reason.of(blocked.reason)
-        status = _with_delay(status, delayed=recovering)
-        why = blocked.message if known is not None else f"{blocked.reason}: {blocked.message}"
-        return with_reason(status, state, known or Reason.WAITING_FOR_PODS, why)
     missing = [each for each in gate.waiting if each] or _stopping(view, held)
     evidence = f"{len(gate.ready)} of {view.job.spec.nodes} ready" + (f"; {'; '.join(missing[:3])}" if missing else "")
     uncreated = _unanswered(view, status, held)
@@ -146,6 +140,35 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
         return with_reason(status, State.STARTING, *shown)
     reason = Reason.PODS_NOT_CREATED if uncreated else Reason.WAITING_FOR_PODS
     return with_reason(status, State.PENDING, reason, uncreated or evidence)
+
+
+def pull_due(view: View) -> float | None:
+    """Return when a pull of an image counts as long."""
+    begun = [pod.pulling_since for pod in view.pods if pod.pulling and pod.pulling_since is not None]
+    return min((since + PULL_SECONDS for since in begun if since + PULL_SECONDS > view.now), default=None)
+
+
+def _blocked(held: Mapping[int, Pod]) -> tuple[Reason, str] | None:
+    """Return why a pod cannot start, in the words of the cluster."""
+    blocked = next(
+        (pod for pod in held.values() if pod.phase == "Pending" and pod.reason not in {"", Reason.STARTING}), None
+    )
+    if blocked is None:
+        return None
+    known = Reason.of(blocked.reason)
+    why = blocked.message if known is not None else f"{blocked.reason}: {blocked.message}"
+    return known or Reason.WAITING_FOR_PODS, why
+
+
+def _slow_pull(view: View, held: Mapping[int, Pod]) -> tuple[Reason, str] | None:
+    """Return the image that keeps the gang from its start, and for how many pods; None: no pull takes long."""
+    pods = [pod for pod in held.values() if pod.pulling and pod.pulling_since is not None]
+    late = [pod.pulling for pod in pods if view.now - (pod.pulling_since or view.now) >= PULL_SECONDS]
+    if not late:
+        return None
+    image = max(sorted(set(late)), key=late.count)
+    count = sum(pod.pulling == image for pod in pods)
+    return Reason.PULLING_IMAGE, f"{image}, for {count} of {plural(view.job.spec.nodes, 'pod')}"
 
 
 def _obstacle(view: View, held: Mapping[int, Pod]) -> tuple[Reason, str] | None:

@@ -6,7 +6,7 @@ from torchyard.api.reasons import Reason
 from torchyard.api.status import Images
 from torchyard.api.values import Time
 from torchyard.kubernetes.client.api import version
-from torchyard.kubernetes.diagnostics import container_waiting, termination
+from torchyard.kubernetes.diagnostics import container_waiting, image_pull, termination
 from torchyard.kubernetes.diagnostics.node_fit import Demands, demands
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.objects import KubePod, ResourceLimits
@@ -117,6 +117,7 @@ def _pod(pod: KubePod, incarnation: int, index: int) -> Pod:
             reason, message = container_waiting.reason(pod)
         running = (each.state.running for each in pod.status.container_statuses or () if each.name == names.TRAINER)
         started = next((_time(state.started_at) for state in running if state is not None), None)
+    image, begun = image_pull.pulling(pod) if phase == "Pending" else ("", None)
     return Pod(
         uid=pod.metadata.uid,
         name=pod.metadata.name,
@@ -137,6 +138,9 @@ def _pod(pod: KubePod, incarnation: int, index: int) -> Pod:
         lines=lines,
         configuration=configuration if len(configuration) <= MAX_DIGEST else "",
         images=_images(pod),
+        pulling=image,
+        pulling_since=begun,
+        pulled=image_pull.slowest(pod),
         image_digest=_image_digest(pod),
     )
 
