@@ -368,9 +368,7 @@ def advance(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
 
 def _kind(view: View, before: TrainingJobStatus) -> str:
     if before.state == State.PENDING and len(view.pods) >= admitted_nodes(view) and all(pod.node for pod in view.pods):
-        # All pods are scheduled. Nodes set them up, pull images and start containers.
-        pulls = before.reason == Reason.PULLING_IMAGE or any(pod.pulling for pod in view.pods)
-        return "pull" if pulls else "start"
+        return "pull" if before.reason == Reason.PULLING_IMAGE or any(pod.pulling for pod in view.pods) else "start"
     if before.state == State.RUNNING and before.progress.stalled and not before.rendezvous.silent:
         return "stalled"
     if before.state.activity:
