@@ -1,7 +1,7 @@
 """The operator and its installation: `torchyard operator`, what its container runs, `crd`, `version`."""
 
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ def operator_arguments(parser: ArgumentParser) -> None:
 
     def flag(name: str, help: str, default: object, kind: Any = str) -> None:  # noqa: A002 -- argparse's own word
         text = f"{help} [{variable(name)}]"
-        parser.add_argument(name, help=text, type=kind, default=_given(name, default, kind))
+        parser.add_argument(name, help=text, type=_explained(kind), default=_given(name, default, kind))
 
     parser.add_argument(
         "--namespace",
@@ -151,6 +151,18 @@ def operator(
         return SUCCEEDED if run(options) else FAILED
     except ValueError as error:
         raise RefusalError(str(error), code=INVALID) from error
+
+
+def _explained(kind: Any) -> Any:
+    """Return a reader of a flag whose ValueErrors reach the user; argparse shows those of its own type only."""
+
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError as error:
+            raise ArgumentTypeError(str(error)) from error
+
+    return read
 
 
 def _given(name: str, default: object, kind: Any) -> Any:
