@@ -16,7 +16,7 @@ from torchyard_trainers.vla.heads.flow import normal
 from torchyard_trainers.vla.params import resolve_params
 from torchyard_trainers.vla.task import VisionLanguageAction
 
-HEADS = ("act", "diffusion")
+HEADS = [("act", {}), ("act", {"preNorm": True}), ("act", {"preNorm": False}), ("diffusion", {})]
 
 
 def made(head, **params):
@@ -30,9 +30,9 @@ def shown_of(work, many=6):
     return work.tabletop.demonstrations(ids), keys_of(work.settings, ids, "flow")
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_every_trained_parameter_gets_a_gradient_and_padding_of_an_instruction_changes_nothing(head):
-    work, policy = made(head)
+@pytest.mark.parametrize(("head", "params"), HEADS)
+def test_every_trained_parameter_gets_a_gradient_and_padding_of_an_instruction_changes_nothing(head, params):
+    work, policy = made(head, **params)
     shown, keys = shown_of(work)
     losses = work.objective.losses(policy, shown, keys[:, None]).loss
     losses.sum().backward()

@@ -58,6 +58,13 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
     kl_weight: Annotated[
         Annotated[float, Meta(ge=0)] | None, doc("head act: weight of the divergence of the latent variable; 10.")
     ] = None
+    pre_norm: Annotated[
+        bool | None,
+        doc(
+            "head act: norms before attention and perceptrons, not behind sums, as in LeRobot. Preset tiny: true, else "
+            "false."
+        ),
+    ] = None
     noise_steps: Annotated[
         Annotated[int, Meta(ge=2, le=1000)] | None, doc("head diffusion: steps from an action to noise; 100.")
     ] = None

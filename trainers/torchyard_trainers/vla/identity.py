@@ -8,9 +8,11 @@ from torchyard_trainers.vla.settings import Settings
 def identity_of(settings: Settings) -> Mapping[str, str | int | float]:
     """Return the settings that decide what a run learns from which samples, by name."""
     own = ["seed", "chunk", "model" if settings.pretrained is None else "pretrained", "draws", "normalization"]
-    own += {"tokens": ["head", "bins"], "act": ["head", "kl_weight"], "diffusion": ["head", "noise_steps"]}.get(
-        settings.head, []
-    )
+    own += {
+        "tokens": ["head", "bins"],
+        "act": ["head", "kl_weight", "pre_norm"],
+        "diffusion": ["head", "noise_steps", "prediction"],
+    }.get(settings.head, [])
     own += ["hold_out", "augment"] if settings.recorded else ["objects"]
     own += ["delta_actions"] if settings.delta_actions else []
     own += ["lora_rank", "lora_alpha"] if settings.lora_rank is not None else []

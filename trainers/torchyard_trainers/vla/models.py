@@ -296,7 +296,14 @@ def config_of(name: str, pretrained: Path | None, *, chunk: int) -> Any:
 
 
 def build_policy(
-    config: Any, *, state: int = 0, action: int = 0, horizon: int = 0, bins: int | None = None, head: str = "flow"
+    config: Any,
+    *,
+    state: int = 0,
+    action: int = 0,
+    horizon: int = 0,
+    bins: int | None = None,
+    head: str = "flow",
+    pre_norm: bool = False,
 ) -> Any:
     """Build a model; its parameters have no memory inside `core.weights.parameters_on_meta`.
 
@@ -307,6 +314,7 @@ def build_policy(
         horizon: actions of a chunk.
         bins: of action tokens; None: a head.
         head: flow, act or diffusion, of a PaliGemma.
+        pre_norm: of head act.
 
     Raises:
         ConfigError: sizes in the config contradict each other.
@@ -323,7 +331,9 @@ def build_policy(
         return Policy(model)
     if bins is not None:
         return TokenPolicy(model, action=action, horizon=horizon, bins=bins)
-    kinds: dict[str, Any] = {"flow": FlowPolicy, "act": ActPolicy, "diffusion": DiffusionPolicy}
+    kinds: dict[str, Any] = {"flow": FlowPolicy, "diffusion": DiffusionPolicy}
+    if head == "act":
+        return ActPolicy(model, state=state, action=action, horizon=horizon, pre_norm=pre_norm)
     return kinds[head](model, state=state, action=action, horizon=horizon)
 
 

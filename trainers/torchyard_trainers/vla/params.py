@@ -56,6 +56,7 @@ _AT = "trainer.params"
 _OF_HEADS = {
     "bins": ("tokens",),
     "kl_weight": ("act",),
+    "pre_norm": ("act",),
     "noise_steps": ("diffusion",),
     "denoising_steps": ("diffusion",),
     "prediction": ("diffusion",),

@@ -34,6 +34,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     lora_targets: list[str] = field(default_factory=list)
     head: str = "flow"
     kl_weight: float = 10.0
+    pre_norm: bool = False
     noise_steps: int = 100
     denoising_steps: int = 10
     prediction: str = "epsilon"

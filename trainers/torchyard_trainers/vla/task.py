@@ -115,7 +115,8 @@ class VisionLanguageAction(Workload):
             given = {**sizes, "chunk": settings.chunk, "views": views, "vocabulary": vocabulary}
             return build_own(settings.policy, seed=settings.seed, **given)
         bins = settings.bins if settings.head == "tokens" else None
-        policy = build_policy(self._config, **sizes, horizon=settings.chunk, bins=bins, head=settings.head)
+        chosen: dict[str, Any] = {"bins": bins, "head": settings.head, "pre_norm": settings.pre_norm}
+        policy = build_policy(self._config, **sizes, horizon=settings.chunk, **chosen)
         if settings.lora_rank is not None:
             targets = settings.lora_targets or "all-linear"
             add_lora(policy.language, rank=settings.lora_rank, alpha=settings.lora_alpha, targets=targets)

@@ -30,11 +30,11 @@ _INNER = 6.25  # units of a perceptron for each one of the width: 3200 for 512
 class ActHead(nn.Module):
     """The variational encoder, and the transformer from latent variable, state and hidden states to actions."""
 
-    def __init__(self, context: int, *, state: int, action: int, horizon: int) -> None:
-        """Make a head; see `flow_head.FlowHead`."""
+    def __init__(self, context: int, *, state: int, action: int, horizon: int, first: bool = False) -> None:
+        """Make a head; see `flow_head.FlowHead`. With `first`, norms precede what they are for, not follow sums."""
         super().__init__()
         width = min(context, WIDEST)
-        self.layers = nn.ModuleList(_EncoderLayer(width) for _ in range(2 * ENCODER_LAYERS))
+        self.layers = nn.ModuleList(_EncoderLayer(width, first=first) for _ in range(2 * ENCODER_LAYERS))
         self.vae_class = nn.Embedding(1, width)
         self.vae_state_in, self.vae_action_in = nn.Linear(state, width), nn.Linear(action, width)
         self.vae_out = nn.Linear(width, 2 * LATENT)
@@ -43,7 +43,8 @@ class ActHead(nn.Module):
         self.latent_in = nn.Linear(LATENT, width)
         self.places = nn.Embedding(2, width)  # of latent variable and state; hidden states have theirs already
         self.queries = nn.Embedding(horizon, width)
-        self.decoder = nn.ModuleList(_DecoderLayer(width) for _ in range(DECODER_LAYERS))
+        self.decoder = nn.ModuleList(_DecoderLayer(width, first=first) for _ in range(DECODER_LAYERS))
+        self.vae_norm, self.context_norm = (nn.LayerNorm(width) if first else nn.Identity() for _ in range(2))
         self.norm = nn.LayerNorm(width)
         self.action_out = nn.Linear(width, action)
 
@@ -61,7 +62,7 @@ class ActHead(nn.Module):
         mask = torch.cat([valid.new_ones(many, 2), valid], 1)
         for layer in self.layers[:ENCODER_LAYERS]:
             tokens = layer(tokens, self.vae_places.to(kind), mask)
-        mean, spread = self.vae_out(tokens[:, 0]).float().chunk(2, -1)
+        mean, spread = self.vae_out(self.vae_norm(tokens[:, 0])).float().chunk(2, -1)
         return mean, spread
 
     def forward(self, context: Tensor, mask: Tensor | None, state: Tensor, latent: Tensor) -> Tensor:
@@ -80,6 +81,7 @@ class ActHead(nn.Module):
         seen = torch.cat([mask.new_ones(many, 2), mask], 1) if mask is not None else None
         for layer in self.layers[ENCODER_LAYERS:]:
             tokens = layer(tokens, at, seen)
+        tokens = self.context_norm(tokens)
         chunk = torch.zeros_like(self.queries.weight).expand(many, -1, -1)
         for layer in self.decoder:
             chunk = layer(chunk, self.queries.weight, tokens, at, seen)
@@ -102,41 +104,52 @@ class _Linear(nn.Linear):
 
 
 class _EncoderLayer(nn.Module):
-    """Attention among tokens whose places are added to queries and keys, and a perceptron; norms follow."""
+    """Attention among tokens whose places are added to queries and keys, and a perceptron."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, first: bool) -> None:
         super().__init__()
+        self.first = first
         self.own, self.own_norm = Attention(width, _Linear), nn.LayerNorm(width)
         self.perceptron, self.norm = _perceptron(width), nn.LayerNorm(width)
 
     def forward(self, tokens: Tensor, at: Tensor, mask: Tensor | None) -> Tensor:
-        tokens = self.own_norm(tokens + self.own(tokens + at, tokens + at, tokens, mask))
-        result: Tensor = self.norm(tokens + self.perceptron(tokens))
-        return result
+        tokens = _added(tokens, self.own_norm, lambda x: self.own(x + at, x + at, x, mask), first=self.first)
+        return _added(tokens, self.norm, self.perceptron, first=self.first)
 
 
 class _DecoderLayer(nn.Module):
-    """Attention among the actions of a chunk, attention to the tokens, and a perceptron; norms follow."""
+    """Attention among the actions of a chunk, attention to the tokens, and a perceptron."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, first: bool) -> None:
         super().__init__()
+        self.first = first
         self.own, self.own_norm = Attention(width, _Linear), nn.LayerNorm(width)
         self.cross, self.cross_norm = Attention(width, _Linear), nn.LayerNorm(width)
         self.perceptron, self.norm = _perceptron(width), nn.LayerNorm(width)
 
     def forward(self, chunk: Tensor, queries: Tensor, tokens: Tensor, at: Tensor, mask: Tensor | None) -> Tensor:
-        chunk = self.own_norm(chunk + self.own(chunk + queries, chunk + queries, chunk))
-        chunk = self.cross_norm(chunk + self.cross(chunk + queries, tokens + at, tokens, mask))
-        result: Tensor = self.norm(chunk + self.perceptron(chunk))
-        return result
+        chunk = _added(chunk, self.own_norm, lambda x: self.own(x + queries, x + queries, x), first=self.first)
+        chunk = _added(
+            chunk, self.cross_norm, lambda x: self.cross(x + queries, tokens + at, tokens, mask), first=self.first
+        )
+        return _added(chunk, self.norm, self.perceptron, first=self.first)
+
+
+def _added(values: Tensor, norm: nn.Module, what: Callable[[Tensor], Tensor], *, first: bool) -> Tensor:
+    """Return values with what is computed from them added, and a norm before or after it."""
+    if first:
+        return values + what(norm(values))
+    result: Tensor = norm(values + what(values))
+    return result
 
 
 class ActPolicy(HeadPolicy):
     """PaliGemma with an ACT head."""
 
-    def __init__(self, vlm: Any, *, state: int, action: int, horizon: int) -> None:
+    def __init__(self, vlm: Any, *, state: int, action: int, horizon: int, pre_norm: bool = False) -> None:
         """Wrap `PaliGemmaForConditionalGeneration`; `state` and `action` are sizes, and `horizon` actions a chunk."""
-        head = ActHead(vlm.config.text_config.hidden_size, state=state, action=action, horizon=horizon)
+        width = vlm.config.text_config.hidden_size
+        head = ActHead(width, state=state, action=action, horizon=horizon, first=pre_norm)
         super().__init__(vlm, head, action=action, horizon=horizon)
 
     def forward(
