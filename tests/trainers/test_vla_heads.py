@@ -92,7 +92,7 @@ def test_the_schedule_is_the_squared_cosine(steps):
 
 
 def test_diffusion_is_the_loss_and_gradient_of_a_loop_written_out():
-    work, policy = made("diffusion", draws=2)
+    work, policy = made("diffusion", draws=2, prediction="epsilon")
     shown, keys = shown_of(work, 4)
     found = work.objective.losses(policy, shown, split_keys(keys, 2))
     found.loss.mean().backward()

@@ -11,7 +11,7 @@ from torchyard_trainers.core.evaluation import over_ranks
 from torchyard_trainers.core.losses import IGNORE
 from torchyard_trainers.core.workload import Session
 from torchyard_trainers.lm.data.batches import Batch, documents, encode
-from torchyard_trainers.lm.data.images import Seen
+from torchyard_trainers.lm.data.seen import Seen
 from torchyard_trainers.lm.settings import Settings
 from torchyard_trainers.lm.tasks import rows_of
 

@@ -20,7 +20,7 @@ from torchyard_trainers.core.losses import (
     chunked_cross_entropy,
     linear_cross_entropy,
 )
-from torchyard_trainers.lm.data.images import Seen
+from torchyard_trainers.lm.data.seen import Seen
 from torchyard_trainers.lm.document_attention import Documents, begin_pass
 from torchyard_trainers.rl.ppo import ValueHead
 

@@ -192,7 +192,9 @@ def _text(content: Any, name: str, number: int) -> str:
     for part in content:
         if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
             what = repr(part.get("type")) if isinstance(part, Mapping) else kind_of(part)
-            raise BadRecordError(name, f"{where}has a part that is {what}, expected text")
+            raise BadRecordError(
+                name, f"{where}has a part that is {what}, expected text; only models such as Qwen2-VL read images"
+            )
     return "".join(part["text"] for part in content)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from torchyard_trainers.core.losses import IGNORE
-from torchyard_trainers.lm.data.images import Seen
+from torchyard_trainers.lm.data.seen import Seen
 
 
 class Batch(NamedTuple):

@@ -29,6 +29,7 @@ from torchyard_trainers.lm.data.batches import Batch
 from torchyard_trainers.lm.data.images import Images
 from torchyard_trainers.lm.data.prompts import Prompts
 from torchyard_trainers.lm.data.records import Document, Encoder, Example, Prompt, window_of
+from torchyard_trainers.lm.data.seen import seen_of
 from torchyard_trainers.lm.data.sets import converses, in_background, opened
 from torchyard_trainers.lm.settings import REINFORCED, Settings
 
@@ -359,7 +360,7 @@ def padded(documents: Sequence[Document], pad: int, images: Images | None = None
         tokens[row, : len(inputs)], labels[row, : len(inputs)] = inputs, targets
     number = torch.arange(len(documents))[:, None].expand(shape)
     made = {"tokens": tokens, "labels": labels, "document": number, "sizes": _sizes(documents)}
-    seen = {"seen": images.seen(tokens, [each.pictures for each in documents])} if images is not None else {}
+    seen = {"seen": seen_of(images, tokens, [each.pictures for each in documents])} if images is not None else {}
     return made | seen
 
 

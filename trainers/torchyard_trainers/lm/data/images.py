@@ -1,4 +1,4 @@
-"""Images of conversations: where records have them, the tokens that stand for them, and what the model reads.
+"""Images of conversations: where records have them, and the tokens that stand for them. Imports no torch.
 
 Records are those of TRL: parts `{type: image}` of a message with the image inside, or without, in the order of the
 column `images`. If no message has parts, the images stand before the text of the first turn of the user.
@@ -10,15 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
-from torch._subclasses.fake_tensor import unset_fake_temporarily
-
 from torchyard_trainers.core.data.frames import decode_image
 from torchyard_trainers.core.data.rows import BadRecordError, Row, kind_of
 from torchyard_trainers.core.exits import ConfigError, DataError
-from torchyard_trainers.core.image_processor import PROCESSOR_FILES
-from torchyard_trainers.core.model_config import one_line, read_object
 from torchyard_trainers.lm.chat.messages import ASSISTANT, Message
 
 MAX_BYTES = 64 << 20  # of an image file
@@ -32,24 +26,6 @@ class Picture(NamedTuple):
 
     image: Any  # of Pillow, RGB
     grid: tuple[int, int]
-
-
-class Seen(NamedTuple):
-    """What a model reads beside the tokens of m documents.
-
-    Attributes:
-        pixels: [patches, p], of all images in the order of documents.
-        grids: [images, 3] int64: frames, rows and columns of patches.
-        positions: [3, m, T] int64 of tokens in time, row and column.
-    """
-
-    pixels: Tensor
-    grids: Tensor
-    positions: Tensor
-
-    def to(self, device: torch.device) -> "Seen":
-        """Return a copy on a device."""
-        return Seen(*(each.to(device) for each in self))
 
 
 class Images:
@@ -69,6 +45,9 @@ class Images:
         """
         from transformers import Qwen2VLImageProcessorPil
 
+        from torchyard_trainers.core.image_processor import PROCESSOR_FILES
+        from torchyard_trainers.core.model_config import one_line, read_object
+
         at = f"trainer.params.pretrained: {folder}"
         files = [folder / name for name in PROCESSOR_FILES if (folder / name).is_file()]
         if not files:
@@ -84,13 +63,13 @@ class Images:
         if max_pixels is not None:
             fewest = min(processor.size["shortest_edge"], max_pixels)
             processor.size = {"shortest_edge": fewest, "longest_edge": min(processor.size["longest_edge"], max_pixels)}
-        self._processor, self._root = processor, Path(root or ".")
+        self.processor, self._root = processor, Path(root or ".")
         self.token, self.merge = token, int(processor.merge_size)
 
     @property
     def identity(self) -> str:
         """What the tokens and pixels of an image depend on."""
-        each = self._processor
+        each = self.processor
         return f"images={dict(each.size)}, {each.patch_size}, {self.merge}, {each.image_mean}, {self._root}"
 
     def placed(self, messages: Sequence[Message], row: Row, column: str) -> tuple[list[Message], list[Picture]]:
@@ -156,45 +135,12 @@ class Images:
         rows, columns = picture.grid
         return rows * columns // self.merge**2
 
-    def seen(self, tokens: Tensor, pictures: Sequence[Sequence[Picture]]) -> Seen:
-        """Return what the model reads beside documents.
-
-        Args:
-            tokens: [m, T], padded on the right.
-            pictures: of each document.
-        """
-        every = [each for some in pictures for each in some]
-        with unset_fake_temporarily():
-            positions = torch.stack([self._positions(row, some) for row, some in zip(tokens, pictures, strict=True)], 1)
-            grids = torch.tensor([[1, *each.grid] for each in every], dtype=torch.int64).view(-1, 3)
-            if not every:
-                each = self._processor
-                return Seen(torch.zeros(0, 3 * each.temporal_patch_size * each.patch_size**2), grids, positions)
-            found = self._processor.preprocess([each.image for each in every], return_tensors="pt")
-            assert found["image_grid_thw"].equal(grids), f"{found['image_grid_thw'].tolist()}, {grids.tolist()}"
-            return Seen(found["pixel_values"], grids, positions)
-
-    def _positions(self, tokens: Tensor, pictures: Sequence[Picture]) -> Tensor:
-        """Return the positions of tokens [T] in time, row and column, [3, T]: those of an image form a rectangle."""
-        parts, start, at = [], 0, 0
-        places = (tokens == self.token).nonzero()[:, 0].tolist()
-        for picture in pictures:
-            rows, columns = (each // self.merge for each in picture.grid)
-            first = places[at]
-            parts.append(torch.arange(first - _length(parts)).expand(3, -1) + start)
-            start += parts[-1].shape[1]
-            cells = torch.arange(rows * columns)
-            parts.append(torch.stack([torch.zeros_like(cells), cells // columns, cells % columns]) + start)
-            start, at = start + max(rows, columns), at + rows * columns
-        parts.append(torch.arange(len(tokens) - _length(parts)).expand(3, -1) + start)
-        return torch.cat(parts, 1)
-
     def _picture(self, source: Any, place: str) -> Picture:
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 
         try:
             image = decode_image(self._content(source), place)
-            processor = self._processor
+            processor = self.processor
             height, width = smart_resize(
                 image.height,
                 image.width,
@@ -239,10 +185,6 @@ def _bounded(content: bytes) -> bytes:
     if len(content) > MAX_BYTES:
         raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
     return content
-
-
-def _length(parts: Sequence[Tensor]) -> int:
-    return sum(each.shape[1] for each in parts)
 
 
 def _listed(row: Row, column: str) -> Iterator[Any]:

@@ -16,6 +16,7 @@ from torchyard_trainers.core.data.rows import BadRecordError, Row
 from torchyard_trainers.core.exits import DataError
 from torchyard_trainers.lm.chat.chat import Chat
 from torchyard_trainers.lm.data.columns import suggested
+from torchyard_trainers.lm.data.images import Images
 from torchyard_trainers.lm.data.records import Encoder, Example
 from torchyard_trainers.lm.params import resolve_params
 from torchyard_trainers.lm.tokens import character_tokenizer
@@ -48,11 +49,12 @@ def inspect(path: str, tokenizer_folder: Path | None = None) -> dict[str, Any]:
     """
     rows = open_rows([path])
     tokenizer, known = _tokenizer_of(tokenizer_folder)
+    images = _images_of(tokenizer_folder)
     chat = Chat(tokenizer)
 
     def encoder_of(method: dict[str, Any]) -> Encoder:
         settings = resolve_params({"data": [path], "maxLength": LONGEST} | method, Parallelism())
-        return Encoder(settings, tokenizer, known, chat=chat)
+        return Encoder(settings, tokenizer, known, chat=chat, images=images)
 
     encoders = {name: encoder_of(method) for name, method in METHODS.items()}
     formats: Counter[str] = Counter()
@@ -97,6 +99,16 @@ def _tokenizer_of(folder: Path | None) -> tuple[Any, int]:
     from torchyard_trainers.lm.folder import limits_in, read_tokenizer
 
     return read_tokenizer(folder), limits_in(folder)[0]
+
+
+def _images_of(folder: Path | None) -> Images | None:
+    """Return what reads images, of a model that does."""
+    if folder is None:
+        return None
+    from torchyard_trainers.lm.folder import image_token
+
+    token = image_token(folder)
+    return None if token is None else Images(folder, token, root=None, max_pixels=None)
 
 
 def format_of(row: Row) -> str:
