@@ -1,5 +1,6 @@
 """The curves of a job as a table: `metrics.jsonl` of its checkpoint folder, read into columns."""
 
+import heapq
 import importlib.util
 import json
 import math
@@ -8,6 +9,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, get_args, overload
 
@@ -22,6 +24,8 @@ STEP = "step"
 MAX_BYTES = 256 * 2**20
 MAX_SIZE = "256Mi"
 MAX_METRICS = 4096
+MAX_ROUNDS = 10_000
+"""Merged without sorting; a file with more is no history of restarts."""
 NON_FINITE = frozenset(get_args(NonFinite))
 
 _DECODE = msgspec.json.Decoder(dict[str, float | Literal["NaN", "Infinity", "-Infinity"]]).decode
@@ -44,7 +48,7 @@ class Column:
         elif not self.values:
             self._first = row
         elif row != self._first + len(self.values):
-            self._rows = array("L", self.rows)
+            self._rows = array("I", self.rows)
             self._rows.append(row)
         self.values.append(value)
 
@@ -62,7 +66,7 @@ class Column:
     def moved(self, numbers: Sequence[int], count: int) -> "Column":
         """Return the column with other row numbers, of `count` rows; of several values for one, the last counts."""
         if 8 * len(self.values) > count:
-            places = array("q", (-1,)) * count
+            places = array("i", (-1,)) * count
             for place, row in enumerate(self.rows):
                 places[numbers[row]] = place
             pairs = ((number, place) for number, place in enumerate(places) if place >= 0)
@@ -198,18 +202,30 @@ def rows_of(lines: Iterable[bytes]) -> MetricsTable:
     return _by_step(steps, columns)
 
 
-def _by_step(steps: Sequence[float], columns: dict[str, Column]) -> MetricsTable:
-    """Return a table whose rows came in any order, with one row for each step."""
-    places = array("L", sorted(range(len(steps)), key=steps.__getitem__))
-    numbers, unique = array("L", bytes(places.itemsize * len(places))), array("d")
-    for place in places:
-        if not unique or steps[place] != unique[-1]:
-            unique.append(steps[place])
+def _by_step(steps: "array[float]", columns: dict[str, Column]) -> MetricsTable:
+    """Return a table whose rows came in any order, with one row for each step; `steps` is empty from then on.
+
+    A million rows are a few arrays here: lists of numbers would need ten times as much.
+    """
+    numbers, unique = array("I", bytes(4 * len(steps))), array("d")
+    for step, place in _in_order(steps):
+        if not unique or step != unique[-1]:
+            unique.append(step)
         numbers[place] = len(unique) - 1
+    del steps[:]
     moved: dict[str, Column] = {}
     for name in list(columns):
         moved[name] = columns.pop(name).moved(numbers, len(unique))
     return MetricsTable(unique, moved)
+
+
+def _in_order(steps: "array[float]") -> Iterator[tuple[float, int]]:
+    """Yield steps and their places in the order of steps; merges the rounds, in each of which steps grow."""
+    begins = [0, *(place for place in range(1, len(steps)) if steps[place] < steps[place - 1])]
+    if len(begins) > MAX_ROUNDS:
+        return iter(sorted((step, place) for place, step in enumerate(steps)))
+    rounds = (range(begin, end) for begin, end in pairwise([*begins, len(steps)]))
+    return heapq.merge(*(((steps[place], place) for place in each) for each in rounds))
 
 
 def parsed(lines: Iterable[bytes]) -> Iterator[tuple[float, dict[str, float]]]:
