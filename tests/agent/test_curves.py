@@ -1,10 +1,14 @@
 """Curves that the agent keeps for a program: every point, at the step the program says, in files that tools read."""
 
 import json
+import random
 
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
+from torchyard.client import histories
+from torchyard.client.histories import Histories
+from torchyard_agent.telemetry import curve_index
 from torchyard_agent.telemetry.curves import Axis, Curves
 
 
@@ -77,3 +81,45 @@ def test_a_folder_that_cannot_be_written_costs_the_curves_and_is_logged_once(tmp
     assert [record.message for record in caplog.records] == [
         f"curves in {tmp_path / 'file'}: File exists; no more points of this round are stored"
     ]
+
+
+def test_the_index_of_the_agent_is_the_one_that_a_reader_would_make(tmp_path, monkeypatch):
+    monkeypatch.setattr(curve_index, "SMALL_BYTES", 0)
+    monkeypatch.setattr(histories, "SMALL_BYTES", 0)
+    noise = random.Random(4)
+    for begin in (0, 4_000, 9_500):  # three rounds, of which two repeat steps of the one before
+        curves = Curves(tmp_path, tensorboard=False)
+        points = [(step, {"loss": noise.gauss(0, 1), **({"acc": float("nan")} if step % 500 == 0 else {})})
+                  for step in range(begin, begin + 6_000)]  # fmt: skip
+        for start in range(0, len(points), 700):
+            curves.add(points[start : start + 700])
+        curves.close()
+    read = Histories(tmp_path / "metrics.jsonl")
+    read.follow()
+    assert read._saved == read._offset, "the index of the agent was read, and covers the file"
+    (tmp_path / histories.INDEX).unlink()
+    made = Histories(tmp_path / "metrics.jsonl")
+    made.follow()
+    assert (read.rows, read.generation) == (made.rows, made.generation) == (18_000, 2)
+    for name, series in made.series.items():
+        for key, level in series.levels.items():
+            found = read.series[name].levels[key]
+            assert found.exponent == level.exponent
+            for column, numbers in level.columns.items():
+                assert list(found.columns[column]) == pytest.approx(list(numbers), rel=1e-9, abs=1e-12), (
+                    name,
+                    key,
+                    column,
+                )
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b'{"version": 1}\n', b"\xff" * 100])
+def test_an_index_that_cannot_be_continued_costs_no_point(tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(curve_index, "SMALL_BYTES", 0)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "loss": 1.0}\n' * 10)
+    (tmp_path / histories.INDEX).write_bytes(damage)
+    curves = Curves(tmp_path, tensorboard=False)
+    curves.add([(step, {"loss": 0.5}) for step in range(1, 50)])
+    curves.close()
+    assert len(lines(tmp_path)) == 59
+    assert (tmp_path / histories.INDEX).read_bytes() == damage

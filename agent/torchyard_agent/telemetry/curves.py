@@ -14,8 +14,9 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, BinaryIO, Deque, Dict, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Deque, Dict, List, Optional, Tuple
 
+from torchyard_agent.telemetry.curve_index import CurveIndex, StaleError
 from torchyard_agent.telemetry.readings import METRICS, NON_FINITE, as_json, values_of
 from torchyard_agent.telemetry.reports import from_patterns
 
@@ -71,6 +72,7 @@ class Curves:
         self._waiting: Deque[Point] = deque(maxlen=POINTS)
         self._closed = False
         self._thread: Optional[threading.Thread] = None
+        self._index: Optional[CurveIndex] = None
 
     def add(self, points: List[Tuple[int, Dict[str, float]]]) -> None:
         """Append `points`, each a step and its values."""
@@ -107,6 +109,8 @@ class Curves:
         with path.open("a", encoding="utf-8") as lines:
             if torn:  # by a full disk or a lost node; the next line would become a part of it
                 lines.write("\n")
+                lines.flush()
+            self._open_index(path)
             try:
                 while True:
                     points = self._take()
@@ -114,6 +118,7 @@ class Curves:
                         return
                     lines.writelines(_line(step, values) for step, _, values in points)
                     lines.flush()
+                    self._add_to_index(points, lines.tell())
                     if self._tensorboard:
                         events = events or _event_file(self._folder / "tensorboard")
                         events.write(b"".join(record(event(*point)) for point in points))
@@ -121,6 +126,26 @@ class Curves:
             finally:
                 if events is not None:
                     events.close()
+                self._with_index(lambda index: index.save())
+
+    def _open_index(self, path: Path) -> None:
+        try:
+            self._index = CurveIndex(path)
+        except (StaleError, OSError) as error:
+            logger.debug("curves in %s: no index is written: %s", self._folder, error)
+
+    def _add_to_index(self, points: List[Point], size: int) -> None:
+        rows = ((float(step), values) for step, _, values in points)
+        self._with_index(lambda index: index.add(rows, size))
+
+    def _with_index(self, work: Callable[[CurveIndex], None]) -> None:
+        """Do `work` with the index; curves go on without one, and a reader makes it."""
+        if self._index is not None:
+            try:
+                work(self._index)
+            except (StaleError, OSError) as error:
+                self._index = None
+                logger.debug("curves in %s: no index is written any more: %s", self._folder, error)
 
     def _take(self) -> List[Point]:
         with self._changed:
