@@ -99,7 +99,7 @@ def test_the_sweeps_of_this_machine_are_listed_and_a_name_is_asked_for(torchyard
     assert [(each["metadata"]["name"], each["status"]["state"]) for each in json.loads(shown.stdout)] == [
         ("tune", "Suspended")
     ]
-    assert "sweep damaged:" in shown.stderr
+    assert "sweep damaged cannot be read:" in shown.stderr
     nameless = torchyard("sweep", "show")
     assert (nameless.returncode, "show needs the name of a sweep" in nameless.stderr) == (64, True)
 

@@ -37,7 +37,7 @@ class Sweep:
 
     Attributes:
         name: of the sweep.
-        uid: of the sweep; another one that takes its name later is not this one.
+        uid: of the sweep; another one that takes its name later is not this one. Empty: any of its name.
         namespace: of a sweep on a cluster; None: it is on this machine.
     """
 
@@ -144,7 +144,7 @@ class Sweep:
                 raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
 
     def _same(self, sweep: TrainingSweep) -> TrainingSweep:
-        if sweep.metadata.uid != self.uid:
+        if self.uid and sweep.metadata.uid != self.uid:
             raise NotFoundError(f"the sweep {self.name!r} was deleted, and another one has its name now")
         return sweep
 
@@ -354,6 +354,14 @@ def creatable(sweep: TrainingSweep, source: str, namespace: str | None) -> dict[
     if given and namespace and given != namespace:
         raise TorchYardError(f"{source} is for namespace {given!r}, not {namespace!r}", "leave one of them out")
     return document
+
+
+async def create_at(location: Location, document: Mapping[str, Any]) -> dict[str, Any]:
+    """Create a sweep in a namespace of a cluster. Raises what `create` does."""
+    from torchyard.client.remote.session import connection
+
+    async with connection(location.context, location.namespace) as remote:
+        return await create(remote, document)
 
 
 async def create(remote: Any, document: Mapping[str, Any], code: "Packed | None" = None) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import time
 import uuid
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from torchyard.local.run import (
     edit_job,
     encode_object,
     home_folder,
+    is_locked,
     read_run,
     run_folder,
     take_lock,
@@ -38,6 +40,7 @@ from torchyard.sweeps.spec import MAX_TRIALS, MAY_CHANGE
 from torchyard.sweeps.trials import edited, trial_job, trial_of
 
 MAX_BYTES = 4 * 1024 * 1024
+MAX_LOCK_BYTES = 64
 METRICS_INTERVAL = Duration("1s")
 """Trials here may last seconds; on a disk a status costs next to nothing."""
 
@@ -145,9 +148,31 @@ def control_sweep(name: str) -> Iterator[None]:
     if lock is None:
         raise SweepBusyError(f"Sweep `{name}` is controlled by another process: end that one first.")
     try:
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
         yield
     finally:
         os.close(lock)
+
+
+def is_sweep_controlled(name: str) -> bool:
+    """Return whether a process controls a sweep."""
+    return is_locked(sweeps_folder() / name / "lock")
+
+
+def interrupt_sweep(name: str) -> None:
+    """Ask the process that controls a sweep to save and stop its trials, as Ctrl-C does.
+
+    Raises:
+        ValueError: no process controls it, or not one of this user.
+    """
+    path = sweeps_folder() / name / "lock"
+    if not is_locked(path):
+        raise ValueError(f"No process controls sweep `{name}`: its trials do not run.")
+    try:
+        os.kill(int(read_regular(path, MAX_LOCK_BYTES)), signal.SIGINT)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"The process that controls sweep `{name}` cannot be interrupted: {error}.") from error
 
 
 def remove_sweep(sweep: TrainingSweep) -> int:

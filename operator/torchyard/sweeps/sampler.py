@@ -19,7 +19,7 @@ from torchyard.api import values
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.interpreter import own_environment, own_python
 from torchyard.sweeps.outcomes import Outcome
-from torchyard.sweeps.sampling import MissingLibraryError, Past, suggest
+from torchyard.sweeps.sampling import MissingLibraryError, Past, importances, suggest
 from torchyard.sweeps.space import grid_point
 from torchyard.sweeps.spec import JobTemplate, TrainingSweepSpec
 
@@ -38,6 +38,8 @@ class _Question(Struct, frozen=True, kw_only=True):
     basis: int
     history: Sequence[Outcome]
     past: Sequence[Past]
+    importances: bool = False
+    """Asks for those of the parameters, instead of a suggestion."""
 
 
 class _Answer(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,9 +76,15 @@ class Sampler:
         """
         if spec.algorithm.name == "grid":
             return grid_point(spec, number)
-        # What the search does not depend on stays here.
-        asked = replace(spec, deadline=None, ttl_after_finished=None, job_template=JobTemplate(spec=TrainingJobSpec()))
-        question = _Question(spec=asked, number=number, basis=basis, history=history, past=past)
+        return await self._asked(_question(spec, number=number, basis=basis, history=history, past=past))
+
+    async def importances(
+        self, spec: TrainingSweepSpec, ended: Sequence[Outcome], past: Sequence[Past]
+    ) -> dict[str, float]:
+        """Return the importance of each parameter, see `sampling.importances`. Raises what `suggest` does."""
+        return await self._asked(_question(spec, number=0, basis=0, history=ended, past=past, importances=True))
+
+    async def _asked(self, question: _Question) -> dict[str, Any]:
         async with self._turn:
             if self._timer is not None:
                 self._timer.cancel()
@@ -128,6 +136,12 @@ class Sampler:
         return self._process
 
 
+def _question(spec: TrainingSweepSpec, **asked: Any) -> _Question:
+    # What the search does not depend on stays here.
+    spec = replace(spec, deadline=None, ttl_after_finished=None, job_template=JobTemplate(spec=TrainingJobSpec()))
+    return _Question(spec=spec, **asked)
+
+
 async def _ask(process: asyncio.subprocess.Process, question: bytes) -> _Answer:
     assert process.stdin is not None
     assert process.stdout is not None
@@ -160,7 +174,11 @@ def main() -> None:
 def _answer(decoder: "msgspec.json.Decoder[_Question]", line: bytes) -> _Answer:
     try:
         asked = decoder.decode(line)
+        if asked.importances:
+            return _Answer(parameters=importances(asked.spec, asked.history, asked.past))
         return _Answer(parameters=suggest(asked.spec, asked.number, asked.basis, asked.history, asked.past))
+    except ImportError:
+        return _Answer(missing="Optuna is not installed: `pip install 'torchyard[sweep]'`")
     except MissingLibraryError as error:
         return _Answer(missing=str(error))
     except Exception as error:  # noqa: BLE001 -- whatever a sampler raises is reported by the controller

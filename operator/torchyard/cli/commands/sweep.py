@@ -102,12 +102,9 @@ def _list(context: str | None, namespace: str | None, output: Format | None) -> 
 
     from torchyard.api.values import figure
     from torchyard.cli.views.table import lines
-    from torchyard.client.location import is_configured
-    from torchyard.local.sweeps import sweep_names
     from torchyard.sweeps.codec import sweep_document, sweep_status_document
 
-    local = context is None and namespace is None and (bool(sweep_names()) or not is_configured())
-    sweeps = _of_this_machine() if local else asyncio.run(_of_the_cluster(context, namespace))
+    sweeps = asyncio.run(_listing(context, namespace))
     if output is not None:
         emit([{**sweep_document(each), "status": sweep_status_document(each.status)} for each in sweeps], output)
         return SUCCEEDED
@@ -123,38 +120,21 @@ def _list(context: str | None, namespace: str | None, output: Format | None) -> 
     return SUCCEEDED
 
 
-def _of_this_machine() -> list[TrainingSweep]:
-    """Return the sweeps with the status that an operator would give them."""
-    import time
-
-    from torchyard.local.sweeps import load_sweep, sweep_names, trial_jobs
-    from torchyard.sweeps.plan import SweepView, plan
-    from torchyard.sweeps.trials import trial_of
-
-    found = []
-    for name in sweep_names():
-        try:
-            sweep = load_sweep(name)
-            trials = [trial_of(job) for job in trial_jobs(sweep).values()]
-        except ValueError as error:
-            say(f"torchyard: sweep {name}: {error}")
-            continue
-        status = plan(SweepView(sweep=sweep, trials=trials, now=time.time())).status
-        if status.state == "Running" and not status.trials.running:
-            status = msgspec.structs.replace(status, state="Suspended")
-        found.append(msgspec.structs.replace(sweep, status=status))
-    return found
-
-
-async def _of_the_cluster(context: str | None, namespace: str | None) -> list[TrainingSweep]:
+async def _listing(context: str | None, namespace: str | None) -> list[TrainingSweep]:
     from torchyard.api.values import plural
-    from torchyard.client.remote import sweeps
-    from torchyard.client.remote.session import connection
+    from torchyard.client.location import Location, is_configured
+    from torchyard.client.sweep_list import sweeps_here, sweeps_there
+    from torchyard.local.sweeps import sweep_names
 
-    async with connection(context, namespace) as remote:
-        found = await sweeps.listed(remote)
-        say(f"{remote.where}: {plural(len(found), 'sweep') if found else 'no sweeps'}")
-    return found
+    if context is None and namespace is None and (bool(sweep_names()) or not is_configured()):
+        listing = sweeps_here()
+    else:
+        listing = await sweeps_there(Location("cluster", context, namespace))
+    for name, why in listing.damaged.items():
+        say(f"torchyard: sweep {name} {why}")
+    if listing.where:
+        say(f"{listing.where}: {plural(len(listing.sweeps), 'sweep') if listing.sweeps else 'no sweeps'}")
+    return listing.sweeps
 
 
 def document(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> dict[str, Any]:

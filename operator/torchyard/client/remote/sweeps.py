@@ -9,7 +9,6 @@ import msgspec
 from torchyard.api.names import SWEEP_UID
 from torchyard.api.resource import GROUP, VERSION, TrainingJob
 from torchyard.api.validation.parse import metadata_of
-from torchyard.client.backend import logged
 from torchyard.client.errors import NotFoundError, TorchYardError
 from torchyard.client.remote.jobs import get_pages, jobs_path, typed
 from torchyard.client.remote.session import Remote
@@ -20,6 +19,7 @@ from torchyard.sweeps.parse import InvalidSweep, parse_sweep
 from torchyard.sweeps.resource import PLURAL, TrainingSweep
 from torchyard.sweeps.trials import trial_of
 
+EVERYWHERE = f"/apis/{GROUP}/{VERSION}/{PLURAL}"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 
@@ -54,19 +54,20 @@ async def get(remote: Remote, name: str) -> TrainingSweep:
     return sweep
 
 
-async def listed(remote: Remote) -> list[TrainingSweep]:
-    """Return the sweeps of the namespace by name; a notice names those that cannot be read."""
+async def listed(remote: Remote, *, everywhere: bool = False) -> tuple[list[TrainingSweep], dict[str, str]]:
+    """Return the sweeps of the namespace, or of all, by name, and what is wrong with those that cannot be read."""
     try:
-        documents = await get_pages(remote, sweeps_path(remote))
+        documents = await get_pages(remote, EVERYWHERE if everywhere else sweeps_path(remote))
     except NotFound as error:
         raise missing(remote, "", error) from error
     found: list[TrainingSweep] = []
+    damaged: dict[str, str] = {}
     for sweep in map(parse_sweep, documents):
         if isinstance(sweep, InvalidSweep):
-            logged(f"sweep {sweep.metadata.name} is invalid: {sweep.problem}")
+            damaged[sweep.metadata.name] = f"is invalid: {sweep.problem}"
         elif sweep is not None:
             found.append(sweep)
-    return sorted(found, key=lambda sweep: sweep.metadata.name)
+    return sorted(found, key=lambda sweep: sweep.metadata.name), damaged
 
 
 async def trials(remote: Remote, sweep: TrainingSweep) -> dict[int, TrainingJob]:
