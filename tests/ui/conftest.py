@@ -1,60 +1,33 @@
-"""The page over real runs in a folder of its own, and a browser if this machine has one."""
+"""The page over real runs in a folder of its own, and one browser for all tests if this machine has one."""
 
 import json
 import re
-import socket
 import time
 
 import msgspec
 import pytest
-from aiohttp import web
+import pytest_asyncio
+from tests.support.page_home import run
+from tests.support.page_server import PageServer
 from tests.support.trainers.browser import BROWSER
 
 from torchyard.api.resource import read_job
 from torchyard.api.status import Progress, TrainingJobStatus
 from torchyard.api.values import Time
-from torchyard.client.location import HERE
-from torchyard.local.run import run_folder, write_status_file
-from torchyard.local.runs import create_run
-from torchyard.ui.access import Access
-from torchyard.ui.server import LIBRARIES, STATIC, application
+from torchyard.local.run import write_status_file
+from torchyard.ui.server import LIBRARIES, STATIC
 
 needs_libraries = pytest.mark.skipif(
     not all((STATIC / "lib" / name).is_file() for name in LIBRARIES), reason="`make install` installs the libraries"
 )
+one_loop = pytest.mark.asyncio(loop_scope="session")
 
 
-class Page:
-    """A server on a port that stays the same when it is started again."""
-
-    def __init__(self, home):
-        self.home, self.links, self.runner = home, [], None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-
-    async def start(self):
-        access = Access(self.port, self.links.append)
-        self.runner = web.AppRunner(application({"here": HERE}, access), shutdown_timeout=0.5)
-        await self.runner.setup()
-        await web.TCPSite(self.runner, "127.0.0.1", self.port, reuse_address=True).start()
-        access.new_link()
-
-    async def stop(self):
-        await self.runner.cleanup()
-
-    @property
-    def link(self):
-        return self.url + self.links[-1]
-
+class Page(PageServer):
     def run(self, name, state, **status):
-        folder = run_folder(name, self.home)
-        job = create_run(folder, read_job({"metadata": {"name": name}, "spec": {"script": "pass"}}), self.home)
-        new = TrainingJobStatus(state=state, start_time=Time.of(time.time() - 60), **status)
-        write_status_file(folder, msgspec.structs.replace(job, status=new))
-        folder.checkpoints.mkdir(exist_ok=True)
-        return folder
+        started = Time.of(time.time() - 60)
+        spec = status.pop("spec", {"script": "pass"})
+        return run(self.home, name, spec, TrainingJobStatus(state=state, start_time=started, **status))
 
     def step(self, folder, step):
         job = read_job(json.loads(folder.job_file.read_text()))
@@ -62,7 +35,7 @@ class Page:
         write_status_file(folder, msgspec.structs.replace(job, status=status))
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def page(tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))
     made = Page(tmp_path)
@@ -71,26 +44,30 @@ async def page(tmp_path, monkeypatch):
     await made.stop()
 
 
-@pytest.fixture
-async def browser(page):
-    """Chromium; a test fails with what a page writes to its console."""
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def chromium():
     from playwright.async_api import async_playwright
 
-    written = []
     async with async_playwright() as play:
-        chromium = await play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        context = await chromium.new_context(viewport={"width": 1000, "height": 800})
+        started = await play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield started
+        await started.close()
 
-        def watched(tab):
-            tab.on("console", lambda message: written.append(message.text))
-            tab.on("pageerror", lambda error: written.append(str(error)))
-            tab.on("dialog", lambda dialog: written.append(f"dialog {dialog.message}"))
-            tab.on(
-                "request", lambda request: request.url.startswith((page.url, "data:")) or written.append(request.url)
-            )
 
-        context.on("page", watched)
-        yield context
-        await chromium.close()
+@pytest_asyncio.fixture(loop_scope="session")
+async def browser(page, chromium):
+    """A fresh profile of Chromium; a test fails with what a page writes to its console, or asks another server."""
+    written = []
+    context = await chromium.new_context(viewport={"width": 1000, "height": 800})
+
+    def watched(tab):
+        tab.on("console", lambda message: written.append(message.text))
+        tab.on("pageerror", lambda error: written.append(str(error)))
+        tab.on("dialog", lambda dialog: written.append(f"dialog {dialog.message}"))
+        tab.on("request", lambda request: request.url.startswith((page.url, "data:")) or written.append(request.url))
+
+    context.on("page", watched)
+    yield context
+    await context.close()
     gone = re.compile(r"ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE")
     assert [text for text in written if not gone.search(text)] == []

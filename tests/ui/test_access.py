@@ -1,25 +1,34 @@
 """The page answers one user: not another site, another name of this machine, or a program without the cookie."""
 
+import json
+
 import aiohttp
 import pytest
-from tests.ui.conftest import needs_libraries
+from tests.ui.conftest import needs_libraries, one_loop
+from yarl import URL
 
-pytestmark = needs_libraries
+pytestmark = [needs_libraries, one_loop]
 TOPIC = "/api/topic?topic=jobs|here"
 
 
-async def ask(page, path, cookie=None, method="GET", **headers):
+async def ask(page, path, cookie=None, method="GET", body=None, **headers):
     names = {"host": "Host", "site": "Sec-Fetch-Site", "ours": "X-TorchYard"}
     cookies = {f"torchyard-{page.port}": cookie} if cookie else {}
     async with (
         aiohttp.ClientSession(cookies=cookies, cookie_jar=aiohttp.DummyCookieJar()) as session,
         session.request(
-            method, page.url + path, headers={names[key]: value for key, value in headers.items()},
+            method, URL(page.url + path, encoded=True), data=body,
+            headers={names[key]: value for key, value in headers.items()},
             cookies=cookies, allow_redirects=False,
         ) as answer,
     ):  # fmt: skip
         answer.text_read = await answer.text()
         return answer
+
+
+async def asked(page, cookie, **body):
+    answer = await ask(page, "/api/ask", cookie, "POST", json.dumps(body), ours="1")
+    return answer.text_read
 
 
 async def cookie_of(page):
@@ -69,9 +78,40 @@ async def test_a_change_needs_the_header_that_no_form_can_send(page):
     assert (await ask(page, "/api/watch", cookie, "POST", ours="1")).status == 400
 
 
+async def test_files_of_a_job_are_confined_to_their_artifact_and_need_its_token(page):
+    cookie = await cookie_of(page)
+    folder = page.run("done", "Succeeded")
+    (folder.checkpoints / "final").mkdir()
+    (folder.checkpoints / "final" / "page.html").write_text("<script>1</script>")
+    (folder.checkpoints / "final" / "link").symlink_to(page.home / "ui.secret")
+    (folder.checkpoints / "out").symlink_to(page.home)
+    opened = json.loads(await asked(page, cookie, what="open", name="done", path="final"))
+    assert [each["path"] for each in opened["files"]] == ["page.html"]
+    answer = await ask(page, f"{opened['url']}page.html", site="cross-site")  # no cookie: its page has no origin
+    assert answer.status == 200
+    policy = answer.headers["Content-Security-Policy"]
+    assert policy.startswith("sandbox allow-scripts; default-src 'none'")
+    assert f"connect-src http://127.0.0.1:{page.port}{opened['url']} data: blob:;" in policy
+    for path in ("link", "..%2F..%2F..%2Fui.secret", "%2Fetc%2Fpasswd", "", "none"):
+        assert (await ask(page, opened["url"] + path)).status == 404
+    assert (await ask(page, f"/files/{'x' * 32}/page.html")).status == 404
+    assert (await ask(page, f"{opened['url']}page.html", host="evil.example")).status == 403
+    for path in ("out", "../..", "/etc", ""):
+        assert '"error"' in await asked(page, cookie, what="open", name="done", path=path)
+
+
 @pytest.mark.parametrize(
     "topic",
-    ["", "jobs", "jobs|there", "job|here|../../etc", "job|here|x|y", "curves|here|x|huge", "logs|here|" + "x" * 500],
+    [
+        "",
+        "jobs",
+        "jobs|there",
+        "job|here|../../etc",
+        "job|here|x|y",
+        "curves|here|x|huge",
+        "logs|here|" + "x" * 500,
+        "sweep|here|../x",
+    ],
 )
 async def test_odd_topics_are_errors_in_words(page, topic):
     cookie = await cookie_of(page)

@@ -1,14 +1,14 @@
 """The curves of a job, and where they come from: its files, or the few points that its status keeps."""
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
 
 from torchyard.api.curves import buckets_of
-from torchyard.api.status import TrainingJobStatus
+from torchyard.api.status import Attempt, TrainingJobStatus
 from torchyard.client.histories import Curve, Histories, curve, histories_of
 
 Source = Literal["files", "copy", "status"]
@@ -28,12 +28,14 @@ class Curves(Struct, frozen=True, kw_only=True):
         metrics: buckets of each metric by name.
         left_out: number of metrics that are not in `metrics`, since there are too many.
         note: why no better source was read; empty if there is none.
+        rounds: of the job, as far as its status has them, for axes of time.
     """
 
     source: Source
     metrics: Mapping[str, Curve]
     left_out: int = 0
     note: str = ""
+    rounds: Sequence[Attempt] = ()
 
     @property
     def sentence(self) -> str:
@@ -47,13 +49,17 @@ def of_file(path: Path, names: Iterable[str] | None, scale: Scale, status: Train
     Raises:
         TorchYardError: the file cannot be read.
     """
-    return of_histories(histories_of(path, names), scale) or of_status(status, names)
+    return of_histories(histories_of(path, names), scale, status) or of_status(status, names)
 
 
-def of_histories(read: Histories, scale: Scale, source: Source = "files", note: str = "") -> Curves | None:
+def of_histories(
+    read: Histories, scale: Scale, status: TrainingJobStatus, source: Source = "files", note: str = ""
+) -> Curves | None:
     """Return the curves of a file; None: it has no row."""
+    if not read.rows:
+        return None
     metrics = {name: curve(series.levels[scale]) for name, series in read.series.items()}
-    return Curves(source=source, metrics=metrics, left_out=read.left_out, note=note) if read.rows else None
+    return Curves(source=source, metrics=metrics, left_out=read.left_out, note=note, rounds=status.attempts)
 
 
 def of_status(status: TrainingJobStatus, names: Iterable[str] | None = None, note: str = "") -> Curves:
@@ -72,4 +78,4 @@ def of_status(status: TrainingJobStatus, names: Iterable[str] | None = None, not
             finite=array("I", (each.finite for each in buckets)),
             bad=array("I", (each.bad for each in buckets)),
         )  # fmt: skip
-    return Curves(source="status", metrics=metrics, note=note)
+    return Curves(source="status", metrics=metrics, note=note, rounds=status.attempts)

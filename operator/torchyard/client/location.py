@@ -56,6 +56,15 @@ def is_configured() -> bool:
     )
 
 
+def contexts() -> list[str]:
+    """Return the names of the contexts of the kubeconfig, the current one first; empty if it cannot be read."""
+    if not is_configured():
+        return []
+    from torchyard.kubernetes.client.credentials import context_names
+
+    return context_names(os.environ.get("KUBECONFIG") or "~/.kube/config")
+
+
 def expanded(path: str) -> Path:
     """Return a path in which `~` is the home folder, as it is for a user without one: nothing is there then."""
     return Path(os.path.expanduser(path))  # noqa: PTH111 - pathlib's raises

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from torchyard.api.files import read_regular
+from torchyard.api.names import SWEEP
 from torchyard.api.resource import TrainingJob, columns
 from torchyard.api.status import GangStatus, State
 from torchyard.client.errors import TorchYardError
@@ -50,6 +51,7 @@ class Summary(Struct, frozen=True, kw_only=True):
         controlled: whether something acts on the job.
         detached: whether its pods live on without a process that controls them.
         queued: the queue of a job that waits in one.
+        sweep: of which it is a trial.
     """
 
     name: str
@@ -74,6 +76,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     controlled: bool = True
     detached: bool = False
     queued: GangStatus | None = None
+    sweep: str = ""
 
     @property
     def word(self) -> str:
@@ -104,13 +107,15 @@ def summary_of(job: TrainingJob, *, controlled: bool = True, detached: bool = Fa
         progress=shown.progress, step=shown.step, loss=shown.loss, rate=shown.rate, goodput=shown.goodput,
         eta=shown.eta, restarts=status.restarts.total, nodes=(status.nodes.ready, status.nodes.desired),
         round=status.round, saved=status.checkpoint.step if status.checkpoint is not None else None,
-        created=_seconds(metadata.creation_timestamp), started=_seconds(status.start_time),
-        completed=_seconds(status.completion_time), expires=_seconds(ends), controlled=controlled, detached=detached,
+        created=seconds(metadata.creation_timestamp), started=seconds(status.start_time),
+        completed=seconds(status.completion_time), expires=seconds(ends), controlled=controlled, detached=detached,
         queued=status.gang if status.gang is not None and status.gang.position is not None else None,
+        sweep=metadata.labels.get(SWEEP, ""),
     )  # fmt: skip
 
 
-def _seconds(time_: float | None) -> float | None:
+def seconds(time_: float | None) -> float | None:
+    """Return a time as a plain number, which JSON has as one."""
     return None if time_ is None else float(time_)
 
 

@@ -16,13 +16,14 @@ from aiohttp.typedefs import Handler
 
 from torchyard.api.files import read_regular
 from torchyard.local.run import home_folder, write_atomic
+from torchyard.ui.files import PREFIX
 
 HOSTS = frozenset({"127.0.0.1", "localhost"})
 SITES = frozenset({"", "none", "same-origin"})
 SECRET_BYTES = 32
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src 'self' data:; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
@@ -62,12 +63,15 @@ class Access:
             error.headers.update(HEADERS)
             raise
         if not response.prepared:
-            response.headers.update(HEADERS)
+            for name, value in HEADERS.items():
+                response.headers.setdefault(name, value)  # files of jobs are confined further
         return response
 
     async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.headers.get("Host", "") not in self._hosts:
             raise web.HTTPForbidden(text="This server answers to 127.0.0.1 and localhost only.")
+        if request.path.startswith(PREFIX) and request.method == "GET":  # by the secret in the path: see `files`
+            return await handler(request)
         if request.headers.get("Sec-Fetch-Site", "") not in SITES:
             raise web.HTTPForbidden(text="Another site asks. Open the link that `torchyard ui` prints.")
         if request.method != "GET" and request.headers.get("X-TorchYard") != "1":

@@ -8,20 +8,30 @@ from typing import Any, NamedTuple
 import msgspec
 
 from torchyard.api.formatting import addressed, clean
+from torchyard.api.launch import checkpoint_claim
+from torchyard.api.names import SWEEP
 from torchyard.api.resource import status_document
 from torchyard.client.backend import Backend, Unreadable
 from torchyard.client.errors import TorchYardError
 from torchyard.client.histories import Curve
 from torchyard.client.location import Location, opened
-from torchyard.client.summaries import summary_of
+from torchyard.client.summaries import seconds, summary_of
+from torchyard.ui.places import listed, within
+from torchyard.ui.sweeps import sweep_page, sweep_rows
 
 COLUMNS = Curve.__struct_fields__
-QUIET_SECONDS = {"local": {"jobs": 0.7, "job": 0.4, "curves": 0.4}, "cluster": {"jobs": 3.0, "job": 1.5, "curves": 1.5}}
+QUIET_SECONDS = {
+    "local": {"jobs": 0.7, "job": 0.4, "curves": 0.4, "sweeps": 2.0, "sweep": 1.0},
+    "cluster": {"jobs": 3.0, "job": 1.5, "curves": 1.5, "sweeps": 5.0, "sweep": 3.0},
+}
 """Seconds between two looks at what a page shows."""
+GONE = "The process that controlled it is gone: nothing would notice its end or a failure. Resume it to go on."
+PARTS = {"jobs": 2, "sweeps": 2, "job": 3, "sweep": 3, "logs": 3, "curves": 4}
+"""Parts of a topic by its kind."""
 
 
 class Topic(NamedTuple):
-    """One thing that pages show: `jobs|here`, `job|here|NAME`, `curves|here|NAME|overview`, `logs|here|NAME`."""
+    """One thing that pages show: `jobs|here`, `job|here|NAME`, `curves|here|NAME|overview`, `sweep|here|NAME`."""
 
     kind: str
     place: str
@@ -32,14 +42,14 @@ class Topic(NamedTuple):
     def parse(cls, text: str) -> "Topic | None":
         """Return the topic of its text; None: there is no such topic."""
         parts = text.split("|")
-        wanted = {"jobs": 2, "job": 3, "logs": 3, "curves": 4}.get(parts[0])
+        wanted = PARTS.get(parts[0])
         scales = {"fine", "overview", "log"}
         fits = wanted == len(parts) and (len(parts) < 4 or parts[3] in scales)
         return cls(*parts) if fits and len(text) < 400 else None
 
     def __str__(self) -> str:
         parts = [self.kind, self.place, self.name, self.scale]
-        return "|".join(parts[: {"jobs": 2, "job": 3, "logs": 3, "curves": 4}[self.kind]])
+        return "|".join(parts[: PARTS[self.kind]])
 
 
 class Content(NamedTuple):
@@ -69,23 +79,34 @@ class Reader:
             raise TorchYardError(f"there is no place {place!r}", f"there are {', '.join(self.places)}")
         return self.places[place]
 
-    async def ask(self, place: str, work: Callable[[Backend], Awaitable[Any]]) -> Any:
-        """Do `work` with the backend of a place. Raises what the backend does."""
-        async with opened(self.location(place), lambda _sentence: None) as backend:
-            return await work(backend)
+    def at(self, place: str, text: str) -> tuple[Location, str]:
+        """Return where a job of a place is, and its name. Raises what `location` does."""
+        return within(self.location(place), text)
+
+    async def ask(self, place: str, text: str, work: Callable[[Backend, str], Awaitable[Any]]) -> Any:
+        """Do `work` with the backend of a job and its name. Raises what the backend does."""
+        location, name = self.at(place, text)
+        async with opened(location, lambda _sentence: None) as backend:
+            return await work(backend, name)
 
     async def read(self, topic: Topic) -> Content:
         """Return what a page shows of a topic; an error is shown in its place."""
         if (
             self.location(topic.place).kind == "local"
         ):  # reads files, which may be large: not in the thread of the server
-            return await asyncio.to_thread(asyncio.run, self._read(topic))
+            return await asyncio.to_thread(lambda: asyncio.run(self._read(topic)))
         return await self._read(topic)
 
     async def _read(self, topic: Topic) -> Content:
-        work = {"jobs": _jobs, "job": _job, "curves": _curves}[topic.kind]
+        location, name = self.at(topic.place, topic.name)
         try:
-            found = await self.ask(topic.place, lambda backend: work(backend, topic))
+            if topic.kind == "sweeps":
+                found = await sweep_rows(location)
+            elif topic.kind == "sweep":
+                found = await sweep_page(location, name)
+            else:
+                async with opened(location, lambda _sentence: None) as backend:
+                    found = await _of_jobs(backend, location, topic._replace(name=name))
         except TorchYardError as error:
             found = {"error": error.sentence, "fix": error.fix}
         data = msgspec.json.encode(found, enc_hook=str)
@@ -96,20 +117,27 @@ class Reader:
         return QUIET_SECONDS[self.location(topic.place).kind][topic.kind]
 
 
-async def _jobs(backend: Backend, _topic: Topic) -> dict[str, Any]:
-    listed = await backend.summaries()
+async def _of_jobs(backend: Backend, location: Location, topic: Topic) -> dict[str, Any]:
+    if topic.kind == "jobs":
+        return await _jobs(backend, location)
+    return await (_job if topic.kind == "job" else _curves)(backend, topic)
+
+
+async def _jobs(backend: Backend, location: Location) -> dict[str, Any]:
+    where, jobs = await listed(backend, location)
     rows = [
         {"name": each.name, "state": "Unreadable", "reason": each.sentence}
         if isinstance(each, Unreadable)
         else {
-            "name": each.name, "state": each.word, "reason": "" if each.interrupted else clean(each.reason),
+            "name": each.name, "namespace": each.namespace, "sweep": each.sweep,
+            "state": each.word, "reason": "" if each.interrupted else clean(each.reason),
             "progress": each.progress, "step": each.step, "loss": each.loss, "rate": each.rate,
             "goodput": each.goodput, "eta": each.eta if each.word == "Running" else "", "restarts": each.restarts,
             "start": each.started or each.created, "end": each.completed,
         }
-        for each in listed
+        for each in jobs
     ]  # fmt: skip
-    return {"where": backend.where, "jobs": rows}
+    return {"where": where, "jobs": rows}
 
 
 async def _job(backend: Backend, topic: Topic) -> dict[str, Any]:
@@ -120,13 +148,18 @@ async def _job(backend: Backend, topic: Topic) -> dict[str, Any]:
         status.pop(field, None)
     lines = [clean(line) for line in explained.sentence.splitlines()]
     summary = summary_of(job, controlled=kept.controlled, detached=kept.detached)
+    name = job.metadata.name
     return {
-        "name": job.metadata.name,
+        "name": name,
         "where": backend.where,
         "local": not backend.cluster,
+        "namespace": job.metadata.namespace,
+        "sweep": job.metadata.labels.get(SWEEP, ""),
+        "claim": checkpoint_claim(job.spec) is not None,
+        "profiles": job.spec.trainer is not None and job.spec.trainer.mode == "train",
         "state": summary.word,
-        "sentence": addressed(" ".join(lines[1:] or lines), job.metadata.name, backend.flags),
-        "next": explained.next_command,
+        "sentence": GONE if summary.interrupted else addressed(" ".join(lines[1:] or lines), name, backend.flags),
+        "next": f"torchyard resume {name}" if summary.interrupted else explained.next_command,
         "eta": summary.eta,
         "start": summary.started or summary.created,
         "end": summary.completed,
@@ -149,14 +182,10 @@ async def _curves(backend: Backend, topic: Topic) -> dict[str, Any]:
     return {
         "sentence": found.sentence,
         "leftOut": found.left_out,
+        "rounds": [
+            [each.start_step, each.end_step, seconds(each.start_time), seconds(each.end_time)] for each in found.rounds
+        ],
         "metrics": {
             name: [list(getattr(curve, column)) for column in COLUMNS] for name, curve in found.metrics.items()
         },
     }
-
-
-ACTIONS: dict[str, Callable[[Backend, str], Awaitable[Any]]] = {
-    "suspend": lambda backend, name: backend.suspend(name),
-    "resume": lambda backend, name: backend.resume(name),
-    "delete": lambda backend, name: backend.delete(name),
-}

@@ -137,21 +137,21 @@ class Hub:
             await asyncio.gather(reading, return_exceptions=True)
 
     async def _read_log(self, topic: Topic, watched: Watched) -> None:
-        async def work(backend: Backend) -> None:
+        async def work(backend: Backend, name: str) -> None:
             tail = FIRST_LINES if not watched.number else 0
-            async for line in backend.logs(topic.name, follow=True, tail=tail):
+            async for line in backend.logs(name, follow=True, tail=tail):
                 watched.number += 1
                 watched.lines.append((watched.number, line))
                 if watched.number % 100 == 0:
                     await asyncio.sleep(0)
 
         try:
-            await self.reader.ask(topic.place, work)
+            await self.reader.ask(topic.place, topic.name, work)
         except TorchYardError as error:
             watched.note = error.sentence
 
     async def _runs(self, topic: Topic) -> bool:
         with contextlib.suppress(TorchYardError):
-            kept = await self.reader.ask(topic.place, lambda backend: backend.get(topic.name))
+            kept = await self.reader.ask(topic.place, topic.name, lambda backend, name: backend.get(name))
             return not kept.job.is_over
         return False

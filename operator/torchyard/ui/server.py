@@ -12,15 +12,18 @@ from aiohttp import ClientConnectionResetError, web
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.location import Location
 from torchyard.ui.access import HEADERS, Access
-from torchyard.ui.content import ACTIONS, Reader, Topic
+from torchyard.ui.content import Reader, Topic
+from torchyard.ui.files import PREFIX
 from torchyard.ui.live import Hub
+from torchyard.ui.requests import Request, Requests
 
 STATIC = Path(__file__).parent / "static"
 LIBRARIES = ("preact.js", "uplot.js", "uplot.css")
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 QUEUED = 1000
 PING_SECONDS = 10.0
-MAX_BODY = 64 * 1024
+MAX_BODY = 2 * 1024 * 1024
+"""A specification has at most 1 MiB, which JSON may write longer."""
 
 T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -55,7 +58,8 @@ def application(places: dict[str, Location], access: Access) -> web.Application:
             web.get("/api/logs", server.logs),
             web.get("/api/stream", server.stream),
             web.post("/api/watch", server.watch),
-            web.post("/api/action", server.action),
+            web.post("/api/ask", server.ask),
+            web.get(f"{PREFIX}{{token}}/{{path:.*}}", server.requests.shelf.answer),
         ]
     )
     app.on_shutdown.append(server.end)
@@ -78,7 +82,8 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except TorchYardError as error:
-        return _json({"error": error.sentence, "fix": error.fix}, 400)
+        problems = [str(each) for each in getattr(error, "problems", ())]
+        return _json({"error": error.sentence, "fix": error.fix, "problems": problems}, 400)
 
 
 def _json(value: object, status: int = 200) -> web.Response:
@@ -89,19 +94,15 @@ class _Watch(msgspec.Struct, frozen=True):
     topics: list[str]
 
 
-class _Action(msgspec.Struct, frozen=True):
-    verb: str
-    place: str
-    name: str
-
-
 class _Handlers:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
+        self.requests = Requests(hub.reader)
         self._ended = asyncio.Event()
 
     async def places(self, _request: web.Request) -> web.Response:
-        return _json({"places": list(self._hub.reader.places)})
+        places = self._hub.reader.places
+        return _json({"places": list(places), "shown": list(places)[:2]})
 
     async def topic(self, request: web.Request) -> web.Response:
         topic = _topic(request.query.get("topic", ""))
@@ -119,12 +120,8 @@ class _Handlers:
             self._hub.watch(_topic(text))
         return _json({})
 
-    async def action(self, request: web.Request) -> web.Response:
-        wanted = _decoded(await request.read(), _Action)
-        if wanted.verb not in ACTIONS:
-            raise TorchYardError(f"there is no action {wanted.verb!r}", f"there are {', '.join(ACTIONS)}")
-        await self._hub.reader.ask(wanted.place, lambda backend: ACTIONS[wanted.verb](backend, wanted.name))
-        return _json({})
+    async def ask(self, request: web.Request) -> web.Response:
+        return _json(await self.requests.answer(_decoded(await request.read(), Request)))
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Send the topics that change, as server-sent events; the browser connects again by itself."""
@@ -153,6 +150,7 @@ class _Handlers:
             with contextlib.suppress(asyncio.QueueFull):
                 stream.put_nowait(b"{}")
         await self._hub.close()
+        await self.requests.close()
 
 
 def _topic(text: str) -> Topic:

@@ -97,13 +97,16 @@ def has_kind(file: Path, kind: str) -> bool:
         data = read_bounded(file, MAX_BYTES + 1)
     except (OSError, ValueError):
         return False
-    if kind.encode() not in data:
-        return False
-    root = tree_of(data, str(file))
+    return kind.encode() in data and kind_of(data) == kind
+
+
+def kind_of(data: bytes) -> str | None:
+    """Return the kind that the one object of a file names; None: it names none, or cannot be read."""
+    root = tree_of(data, "")
     if isinstance(root, Problem) or not isinstance(root[0].value, dict):
-        return False
+        return None
     found = root[0].value.get("kind")
-    return found is not None and found.value == kind
+    return found.value if found is not None and isinstance(found.value, str) else None
 
 
 def tree_of(data: bytes, file: str) -> tuple[At, list[Problem]] | Problem:

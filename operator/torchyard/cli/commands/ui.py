@@ -21,17 +21,15 @@ def ui_arguments(parser: ArgumentParser) -> None:
 def ui(*, port: int | None, no_browser: bool, context: str | None, namespace: str | None) -> int:
     """Carry out `torchyard ui`.
 
-    Shows the runs of this machine and the jobs of a namespace live in a browser, until Ctrl-C. The page has the rights
-    of your kubeconfig and reaches no other server. Its link works once; each use prints another one.
+    Shows the runs of this machine and the jobs of the clusters of your kubeconfig live in a browser, until Ctrl-C. The
+    page has your own rights and reaches no other server. Its link works once; each use prints another one.
     """
     if port is not None and port > MAX_PORT:
         raise RefusalError(f"--port {port} is not a port", f"give one from 1 to {MAX_PORT}")
     from torchyard.cli.output import say
-    from torchyard.client.location import HERE, Location, is_configured
+    from torchyard.ui.places import places_of
     from torchyard.ui.serving import serve
 
-    places = {"here": HERE}
-    if context is not None or namespace is not None or is_configured():
-        places["cluster"] = Location("cluster", context, namespace)
+    places = places_of(context, namespace)
     serve((PORT, 0) if port is None else (port,), places, say, browser=not no_browser)
     return SUCCEEDED

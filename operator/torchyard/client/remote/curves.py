@@ -69,7 +69,7 @@ async def curves(remote: Remote, name: str, wanted: Iterable[str] | None, scale:
             note, source = str(getattr(error, "sentence", error)), "copy"
         if (folder / FILE).exists():
             read = await asyncio.to_thread(histories_of, folder / FILE, wanted)
-            if (found := of_histories(read, scale, source, note)) is not None:
+            if (found := of_histories(read, scale, job.status, source, note)) is not None:
                 return found
     return of_status(job.status, wanted, note)
 

@@ -224,6 +224,21 @@ def choose(files: str, context: str | None) -> Chosen:
     )
 
 
+def context_names(files: str) -> list[str]:
+    """Return the names of the contexts of kubeconfig files, the current one first; empty if a file is no kubeconfig.
+
+    Args:
+        files: as $KUBECONFIG lists them.
+    """
+    try:
+        current = choose(files, None).context
+    except (ValueError, OSError, yaml.YAMLError, TypeError, KeyError, AttributeError):
+        return []
+    read = [yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in _paths(files) if path.exists()]
+    names = [str(each["name"]) for document in read for each in document.get("contexts") or () if "name" in each]
+    return list(dict.fromkeys([current, *names]))
+
+
 def _first(documents: dict[Path, Document], kind: str, name: str) -> Document | None:
     listed = (each for document in documents.values() for each in document.get(f"{kind}s") or ())
     return next((each.get(kind) or {} for each in listed if each["name"] == name), None)

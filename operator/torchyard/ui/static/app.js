@@ -1,20 +1,34 @@
 import { html, render, useEffect, useRef, useState } from "./lib/preact.js";
+import { Difference } from "./diff.js";
 import { Job } from "./job.js";
 import { List } from "./list.js";
 import { get, watchState } from "./live.js";
+import { New } from "./new.js";
+import { Sweep } from "./sweep.js";
 
+/** The words of the address: `#/job/PLACE/NAME`, `#/diff/PLACE/NAME/PLACE/NAME`, `#/new/PLACE/NAME/KIND`. */
 function route() {
-  const [, page = "list", place = "here", name = ""] = location.hash.split("/");
   try {
-    return { page, place: decodeURIComponent(place), name: decodeURIComponent(name) };
+    const [, page = "list", ...words] = location.hash.split("/").map(decodeURIComponent);
+    return { page, words };
   } catch {
-    return { page: "list", place: "here", name: "" };
+    return { page: "list", words: [] };
   }
 }
 
+function Page({ page, words, places }) {
+  const [place, name, other, otherName] = words;
+  const key = words.join("/");
+  if (page === "job" && name) return html`<${Job} key=${key} place=${place} name=${name} />`;
+  if (page === "sweep" && name) return html`<${Sweep} key=${key} place=${place} name=${name} />`;
+  if (page === "diff" && otherName) return html`<${Difference} key=${key} left=${[place, name]} right=${[other, otherName]} />`;
+  if (page === "new" && name) return html`<${New} key=${key} place=${place} name=${name} kind=${other} />`;
+  return places && html`<${List} places=${places.places} first=${places.shown} />`;
+}
+
 function App() {
-  const [{ page, place, name }, setRoute] = useState(route());
-  const [places, setPlaces] = useState(["here"]);
+  const [{ page, words }, setRoute] = useState(route());
+  const [places, setPlaces] = useState(null);
   const [answers, setAnswers] = useState(true);
   const main = useRef();
   useEffect(() => {
@@ -25,7 +39,8 @@ function App() {
       main.current.focus({ preventScroll: true });
     };
     addEventListener("hashchange", changed);
-    get("/api/places").then((found) => found.places && setPlaces(found.places)).catch(() => {});
+    const load = () => get("/api/places").then((found) => found.places && setPlaces(found)).catch(() => setTimeout(load, 1000));
+    load();
     const timer = { id: 0 };
     const end = watchState((connected) => {
       clearTimeout(timer.id);
@@ -46,12 +61,10 @@ function App() {
     return () => removeEventListener("keydown", pressed);
   }, []);
   return html`<a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>Skip to the content</a>
-    <header><a class="brand" href=${`#/list/${place}`}>TorchYard</a>
-      <nav aria-label="Places">${places.map((each) => html`<a key=${each} href=${`#/list/${each}`}
-        aria-current=${each === place ? "page" : null}>${each === "here" ? "this machine" : each}</a>`)}</nav>
-      <span role="status">${answers ? "" : "The server does not answer: `torchyard ui` starts it again."}</span></header>
-    <main id="main" ref=${main} tabindex="-1">${page === "job" && name ? html`<${Job} key=${`${place}/${name}`} place=${place} name=${name} />`
-      : html`<${List} key=${place} place=${place} />`}</main>`;
+    <header><a class="brand" href="#/list"><svg viewBox="0 0 16 16" aria-hidden="true"><rect width="16" height="16" rx="3.5" /><path d="M3 11 6 6l3 3 4-5" /></svg>TorchYard</a>
+      ${page !== "list" && html`<nav aria-label="Page"><a href="#/list">All jobs</a></nav>`}
+      <span role="status" class="lost">${answers ? "" : "The server does not answer: `torchyard ui` starts it again."}</span></header>
+    <main id="main" ref=${main} tabindex="-1"><${Page} page=${page} words=${words} places=${places} /></main>`;
 }
 
 render(html`<${App} />`, document.body);

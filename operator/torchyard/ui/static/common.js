@@ -31,6 +31,40 @@ export function useTopic(topic) {
   return content;
 }
 
+/** What the server has for some topics by topic, again after each change. */
+export function useTopics(topics) {
+  const [found, setFound] = useState({});
+  const key = topics.join("\n");
+  useEffect(() => {
+    let over = false;
+    const load = async (topic) => {
+      const content = await get(`/api/topic?topic=${encodeURIComponent(topic)}`).catch(() => null);
+      if (!over && content) setFound((before) => ({ ...before, [topic]: content }));
+    };
+    const ends = topics.map((topic) => (load(topic), watch(topic, () => load(topic))));
+    return () => ((over = true), ends.forEach((end) => end()));
+  }, [key]);
+  return found;
+}
+
+/** The name of a job in addresses and topics: with its namespace on a cluster. */
+export function nameOf(row) {
+  return row.namespace ? `${row.namespace}/${row.name}` : row.name;
+}
+
+export function address(page, ...words) {
+  return `#/${page}/${words.map(encodeURIComponent).join("/")}`;
+}
+
+export function bytes(value) {
+  const power = value < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(value) / 10));
+  return `${Number((value / 1024 ** power).toPrecision(3))} ${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+}
+
+export function placeName(place) {
+  return place === "here" ? "this machine" : place;
+}
+
 /** A value that is kept in this browser. */
 export function useKept(name, initial) {
   const [value, setValue] = useState(() => JSON.parse(localStorage.getItem(name) ?? "null") ?? initial);
@@ -66,7 +100,8 @@ export function useNow() {
   return now;
 }
 
-const KINDS = { Running: "good", Succeeded: "good", Failed: "bad", Unreadable: "bad", Recovering: "warn",
+const KINDS = { Running: "live", Succeeded: "good", complete: "good", failed: "bad", stopped: "warn", running: "live",
+  suspended: "warn", Failed: "bad", Unreadable: "bad", Recovering: "warn",
   Interrupted: "warn", Detached: "warn", Suspending: "warn", Suspended: "warn", Terminating: "warn" };
 
 export function State({ state }) {
@@ -75,6 +110,11 @@ export function State({ state }) {
 
 export function Problem({ error, fix }) {
   return html`<p class="problem" role="alert">${error}${fix ? `; ${fix}` : ""}</p>`;
+}
+
+/** A table that scrolls by itself where it is wider than the page. */
+export function Wide({ label, children }) {
+  return html`<div class="wide" tabindex="0" role="region" aria-label=${label}>${children}</div>`;
 }
 
 /** Whether an element has been near the screen. */

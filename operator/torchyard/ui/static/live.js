@@ -58,7 +58,16 @@ export async function post(path, body) {
     headers: { "Content-Type": "application/json", "X-TorchYard": "1" },
     body: JSON.stringify(body),
   });
-  return answer.ok ? {} : problem(answer);
+  return answer.ok ? answer.json() : problem(answer);
+}
+
+/** Ask the server once; a server that does not answer is an error in words. */
+export async function ask(what, fields) {
+  try {
+    return await post("/api/ask", { what, ...fields });
+  } catch {
+    return { error: "the server does not answer", fix: "`torchyard ui` starts it again" };
+  }
 }
 
 export async function get(path) {
