@@ -9,6 +9,7 @@ NAVIGATION: list[dict[str, Any]] = [
         "Start": [
             {"Your own script": "your-script.md"},
             {"Your code goes along": "your-code.md"},
+            {"Machines reached by ssh, and Slurm": "hosts.md"},
             {"Install on a cluster": "installation.md"},
         ]
     },

@@ -73,6 +73,12 @@ COMMANDS: dict[str, Command] = {
     "version": Command("operator", "Print the version."),
 }
 
+# Commands about one run, which are carried out where it is.
+WHERE_IT_IS = frozenset({
+    "status", "explain", "logs", "curves", "events", "wait", "fetch", "stacks", "profile", "stop", "suspend", "resume",
+    "rm", "delete",
+})  # fmt: skip
+
 # What users of kubectl and of other launchers type first.
 ELSEWHERE = {
     "ls": "ps",
@@ -218,9 +224,28 @@ def dispatch(words: list[str]) -> int:
         return SUCCEEDED
     before = signal(SIGTERM, _end)
     try:
+        if name in WHERE_IT_IS and (code := _on_hosts(name, rest, values)) is not None:
+            return code
         return int(command_of(name)(**values))
     finally:
         signal(SIGTERM, before)
+
+
+def _on_hosts(command: str, words: list[str], values: dict[str, object]) -> int | None:
+    """Carry out a command about a run on hosts; None: the run is elsewhere."""
+    names = values.get("names") or [values.get("name")]
+    if values.get("context") or values.get("namespace") or not isinstance(names, list):
+        return None
+    from torchyard.client.location import has_runs_on_hosts
+
+    there = [name for name in names if has_runs_on_hosts(str(name))]
+    if not there:
+        return None
+    from torchyard.cli.commands.hosts import forward
+
+    if len(names) > 1:
+        raise RefusalError(f"{there[0]} is on a host", f"`{PROGRAM} {command} {there[0]}` alone")
+    return forward(command, words, values, str(names[0]))
 
 
 class Terminated(SystemExit):

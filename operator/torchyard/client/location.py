@@ -34,6 +34,12 @@ def run_names() -> list[str]:
         return []
 
 
+def has_runs_on_hosts(name: str = "") -> bool:
+    """Return whether a run of this name, or any run, was started on hosts; no file is read."""
+    folder = expanded(os.environ.get("TORCHYARD_HOME") or "~/.torchyard") / "hosts"
+    return (folder / f"{name}.json").exists() if name else any(folder.glob("*.json"))
+
+
 def on_cluster(name: str | None, context: str | None, namespace: str | None) -> bool:
     """Return whether a command is for the cluster: by its flags, or since there is a kubeconfig and no such run here.
 

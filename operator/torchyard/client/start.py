@@ -42,7 +42,9 @@ class RequestedJob(NamedTuple):
     """Whether its name was given, as in a job file, and not derived from a program."""
 
 
-def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = logged) -> RunFolder:
+def start(
+    wanted: RequestedJob, name: str | None = None, *, notice: Notice = logged, elsewhere: bool = False
+) -> RunFolder:
     """Create the run of a job, or find the unfinished one to go on with.
 
     Args:
@@ -50,6 +52,7 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
         name: of the run; by default the job's name. Where that was derived from a script, a run of another folder
             keeps its name, and this one gets a number.
         notice: called with what the user should know: fields without effect here, a run that is continued or moved.
+        elsewhere: whether its pods run on other machines, which have been checked.
 
     Raises:
         TorchYardError: the name is taken.
@@ -58,13 +61,15 @@ def start(wanted: RequestedJob, name: str | None = None, *, notice: Notice = log
     if unused := ignored(job.spec, "local"):
         notice(f"torchyard: this machine has no use for {', '.join(unused)}; ignored")
     job = on_this_machine(job)
-    require_torch(job)
-    require_gpus(job)
+    if not elsewhere:
+        require_torch(job)
+        require_gpus(job)
     if (code := packed(job, wanted.folder, notice)) is not None:
         job = arrived(code.job)
         keep_code(code)
-    require_inputs(job)
-    if (without := unused_gpus(job)) is not None:
+    if not elsewhere:
+        require_inputs(job)
+    if not elsewhere and (without := unused_gpus(job)) is not None:
         notice(f"torchyard: {without}")
     derived = name is None and not wanted.is_file
     folder = _free_folder(job.metadata.name, wanted.folder, notice) if derived else named(name or job.metadata.name)

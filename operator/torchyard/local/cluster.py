@@ -5,12 +5,14 @@ One run: its job, its pods as process groups, its status and events as files.
 
 import asyncio
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import TrainingJobStatus
 from torchyard.local.events import Events
+from torchyard.local.gang_share import GangShare
 from torchyard.local.pods import LocalPods
 from torchyard.local.run import Event, RunFolder, read_run, write_status_file
 from torchyard.local.templates import Templates
@@ -21,6 +23,52 @@ from torchyard.schedulers.none import NOTHING
 from torchyard.schedulers.protocol import Change, Request
 
 
+class Pods(Protocol):
+    """The pods of a run: processes of this machine, or of several."""
+
+    @property
+    def idle(self) -> bool:
+        """Return whether no pod lives and none is being started or deleted."""
+        ...
+
+    def views(self, job_uid: str) -> tuple[Pod, ...]:
+        """Return every pod of the job."""
+        ...
+
+    def create(self, job: TrainingJob, action: CreatePod) -> None:
+        """Create a pod; one of that name is success."""
+        ...
+
+    def delete(self, action: DeletePod) -> None:
+        """Request deletion; a pod that is gone is success."""
+        ...
+
+    def token_owner(self, token: str) -> str | None:
+        """Return the uid of the pod that a token identifies."""
+        ...
+
+    def read_tokens(self) -> None:
+        """Load the tokens of pods that may still run."""
+        ...
+
+    async def open(self, url: str) -> None:
+        """Take up what a former controller left; agents of this machine call `url`."""
+        ...
+
+    async def kill(self) -> None:
+        """Kill everything; return when nothing lives."""
+        ...
+
+    async def close(self) -> None:
+        """Stop watching; living pods continue."""
+        ...
+
+
+Spread = Callable[[LocalPods, Callable[[], TrainingJob | None], Callable[[], None], Callable[[str], None]], Pods]
+"""Returns the pods of several machines: pods of this one, the job as it is now, what to call when a pod changed, and
+when the object of a pod is gone."""
+
+
 class LocalCluster:
     """The cluster of one run.
 
@@ -29,6 +77,8 @@ class LocalCluster:
         changed: called when the job, its pods, its status or its events changed.
         gone: called with the uid of a pod whose object is gone.
         templates: of the process; without them, each pod imports torch itself.
+        share: the part of the gang that is on this machine; None: all of it.
+        spread: adds the pods of other machines.
     """
 
     def __init__(
@@ -38,19 +88,23 @@ class LocalCluster:
         changed: Callable[[], None] = lambda: None,
         gone: Callable[[str], None] = lambda _uid: None,
         templates: Templates | None = None,
+        share: GangShare | None = None,
+        spread: Spread | None = None,
     ) -> None:
         self.folder = folder
         self._changed = changed
         self._job: TrainingJob | None = read_run(folder)
         self._events = Events(folder, changed)
-        self._pods = LocalPods(
+        local = LocalPods(
             folder,
             job=lambda: self._job,
             changed=changed,
             gone=gone,
             trouble=self._events.trouble,
             templates=templates,
+            share=share,
         )
+        self._pods: Pods = local if spread is None else spread(local, lambda: self._job, changed, gone)
 
     # The port `Cluster` of the reconciler.
 

@@ -8,15 +8,18 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from torchyard.agents.registry import AgentRegistry
-from torchyard.agents.server import application, unix_intake
+from torchyard.agents.server import Application, application, unix_intake
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import State, TrainingJobStatus
-from torchyard.local.cluster import LocalCluster
+from torchyard.local.cluster import LocalCluster, Pods
+from torchyard.local.gang_share import GangShare
+from torchyard.local.pods import LocalPods
 from torchyard.local.run import Event, NoRunError, RunFolder, edit_job, read_run
 from torchyard.local.runs import control, discard_run, suspend_run
 from torchyard.local.templates import Templates
@@ -26,6 +29,27 @@ from torchyard.reconcile.loop.controller import Controller
 FOLLOW_SECONDS = 0.3
 SYNC_SECONDS = 0.5, 5.0
 LAST_SECONDS = 5.0
+
+
+class Gang(Protocol):
+    """The other machines of a gang."""
+
+    share: GangShare
+
+    def spread(
+        self,
+        local: LocalPods,
+        job: Callable[[], TrainingJob | None],
+        changed: Callable[[], None],
+        gone: Callable[[str], None],
+    ) -> Pods:
+        """Return the pods of all machines."""
+        ...
+
+    def listening(self, app: Application) -> contextlib.AbstractAsyncContextManager[None]:
+        """Serve the other machines, and the agents on them, for the duration of the block."""
+        ...
+
 
 OnChange = Callable[[TrainingJob, list[Event]], None]
 OnWrite = Callable[[TrainingJob, TrainingJobStatus], None]
@@ -39,6 +63,7 @@ async def run_job(
     kill: asyncio.Event | None = None,
     templates: Templates | None = None,
     written: OnWrite = lambda _job, _status: None,
+    gang: Gang | None = None,
 ) -> TrainingJob:
     """Control a run until its job is finished, suspended or deleted, and no process of it is left.
 
@@ -51,6 +76,7 @@ async def run_job(
         kill: once set, every process of the job is killed now, and the job is suspended.
         templates: of the process, which the caller closes; its own without them.
         written: called with the job as it was and each status that was written.
+        gang: the other machines of the gang; None: all pods are on this one.
 
     Returns:
         The job as it was left.
@@ -63,7 +89,7 @@ async def run_job(
     own = Templates()
     try:
         with control(folder):
-            run = _Run(folder, on_change, templates or own, written)
+            run = _Run(folder, on_change, templates or own, written, gang)
             return await run.until_over(stop or asyncio.Event(), kill or asyncio.Event())
     finally:
         await own.close()
@@ -72,7 +98,9 @@ async def run_job(
 class _Run:
     """The wiring of one run, for as long as this process controls it."""
 
-    def __init__(self, folder: RunFolder, on_change: OnChange, templates: Templates, written: OnWrite) -> None:
+    def __init__(
+        self, folder: RunFolder, on_change: OnChange, templates: Templates, written: OnWrite, gang: Gang | None
+    ) -> None:
         job = read_run(folder)
         if job is None:
             raise NoRunError(folder)
@@ -83,7 +111,15 @@ class _Run:
         shortest, longest = SYNC_SECONDS
         interval = min(longest, max(shortest, float(job.spec.metrics.interval)))
         self.registry = AgentRegistry(time.time, interval=interval, on_news=lambda _uid: self.look())
-        self.cluster = LocalCluster(folder, changed=self.look, gone=self.registry.forget, templates=templates)
+        self.gang = gang
+        self.cluster = LocalCluster(
+            folder,
+            changed=self.look,
+            gone=self.registry.forget,
+            templates=templates,
+            share=gang.share if gang is not None else None,
+            spread=gang.spread if gang is not None else None,
+        )
         self.controller = Controller(self.cluster, self.registry, clock=time.time, written=written)
 
     def look(self) -> None:
@@ -130,6 +166,8 @@ class _Run:
         """Listen on the socket that agents of a former controller call, too; return its URL."""
         app = application(self.registry, self.cluster.authenticate)
         try:
+            if self.gang is not None:
+                await stack.enter_async_context(self.gang.listening(app))
             return await stack.enter_async_context(unix_intake(app, self.folder.socket_file))
         except OSError as error:
             why = f"no socket can be made here ({error.strerror}); set TORCHYARD_HOME to a folder on a local disk"

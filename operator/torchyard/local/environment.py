@@ -15,6 +15,7 @@ from torchyard.api.names import PROGRAM_FOLDER, SOURCE_FOLDER
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec_placement import Input
 from torchyard.interpreter import own_environment
+from torchyard.local.gang_share import GangShare
 from torchyard.local.record import POD_MARK, PodRecord
 from torchyard.local.run import RunFolder
 from torchyard.local.user_environment import THREADS, THREADS_SET, users_environment
@@ -63,7 +64,13 @@ def _programs(job: TrainingJob) -> Path:
 
 
 def pod_environment(
-    inherited: Mapping[str, str], job: TrainingJob, pod: PodRecord, folder: RunFolder, cores: int
+    inherited: Mapping[str, str],
+    job: TrainingJob,
+    pod: PodRecord,
+    folder: RunFolder,
+    cores: int,
+    *,
+    share: GangShare | None = None,
 ) -> dict[str, str]:
     """Return the environment of the agent of one pod.
 
@@ -73,8 +80,9 @@ def pod_environment(
         pod: the pod.
         folder: of the run.
         cores: of this machine; the pods share them.
+        share: the part of the gang that is on this machine; None: all of it.
     """
-    spec = job.spec
+    spec, share = job.spec, share or GangShare()
     home = folder.pods / pod.name
     procs = local_procs(spec)
     env = users_environment(inherited)
@@ -84,7 +92,7 @@ def pod_environment(
         env = own_environment(env, PYTHONSAFEPATH="1")
     # Every pod believes it has the machine to itself; without this each would start a thread a core.
     if THREADS not in env:
-        env[THREADS] = env[THREADS_SET] = str(max(1, cores // (spec.nodes * procs)))
+        env[THREADS] = env[THREADS_SET] = str(max(1, cores // (len(share.pods(job)) * procs)))
     # As on a cluster, a pod sees the GPUs it asked for and no others.
     env["CUDA_VISIBLE_DEVICES"] = ",".join(pod.gpus)
     env["PATH"] = search_path(job, env.get("PATH", os.defpath))
@@ -102,7 +110,7 @@ def pod_environment(
         "TORCHYARD_LOG_DIR": str(home / "logs"),
         "TORCHYARD_TERMINATION_LOG": str(home / "termination.json"),
         "TORCHYARD_CONFIG": str(home / "config.json"),
-        "TORCHYARD_CHECKPOINT_DIR": str(folder.checkpoints),
+        "TORCHYARD_CHECKPOINT_DIR": str(share.checkpoints or folder.checkpoints),
         "TORCHYARD_CACHE_DIR": str(folder.cache),
         "TORCHYARD_POD_ADDRESS": pod.address,
         # Decided here: NVML would count the GPUs that other pods have, too.
@@ -113,7 +121,7 @@ def pod_environment(
         contract["TORCHYARD_WORKING_DIR"] = spec.working_dir or ""
     contract |= inputs.variables(spec, lambda each: input_folder(folder, each))
     contract |= inputs.settings(job, str(folder.home / "inputs"), str(folder.path / "inputs"))
-    return launch.DEFAULT_ENV | env | launch.own_env(spec) | launch.agent_env(spec) | contract
+    return launch.DEFAULT_ENV | dict(share.variables) | env | launch.own_env(spec) | launch.agent_env(spec) | contract
 
 
 def input_folder(folder: RunFolder, each: Input) -> str:

@@ -44,10 +44,12 @@ class LocalPod:
     Args:
         folder: of the pod.
         written: `pod.json`.
+        node: name of the machine; by default, each pod is a node of its own.
     """
 
-    def __init__(self, folder: Path, written: PodRecord) -> None:
+    def __init__(self, folder: Path, written: PodRecord, node: str = "") -> None:
         self.folder = folder
+        self.node = node or f"local-{written.index}"
         self.record = written
         self.waiting: tuple[str, str] | None = None  # reason and message, as long as it may not start
         self.running: Running | None = None
@@ -84,7 +86,7 @@ class LocalPod:
             index=pod.index,
             incarnation=pod.incarnation,
             phase=phase,  # type: ignore[arg-type]
-            node=f"local-{pod.index}",
+            node=self.node,
             address=pod.address,
             created=pod.created,
             started=self.running.time if self.running else None,
@@ -100,8 +102,12 @@ class LocalPod:
         record.write(self.folder / "pod.json", written)
         self.record = written
 
-    def prepare(self, job: TrainingJob) -> tuple[str | None, str]:
+    def prepare(self, job: TrainingJob, runs: Path | None = None) -> tuple[str | None, str]:
         """Write everything the pod reads. Blocks; call in a thread.
+
+        Args:
+            job: the job.
+            runs: folder of the runs whose checkpoints a job may continue from; None: the one of this run.
 
         Returns:
             Path of the inline script, if the job has one, and the pod's token.
@@ -111,8 +117,8 @@ class LocalPod:
         (self.folder / "logs").mkdir()
         token = secrets.token_urlsafe(32)
         write_atomic(self.folder / "token", token.encode())
-        runs = self.folder.parents[2]
-        config = launch.trainer_config(job, lambda name: str(RunFolder(runs / name).checkpoints))
+        known = runs or self.folder.parents[2]
+        config = launch.trainer_config(job, lambda name: str(RunFolder(known / name).checkpoints))
         write_atomic(self.folder / "config.json", msgspec.json.encode(config))
         script = None
         if job.spec.script is not None:

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,9 @@ from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.local import gpus, record
 from torchyard.local.environment import input_folder, pod_environment, working_folder
+from torchyard.local.gang_share import GangShare
 from torchyard.local.pod import KILLED, LocalPod
-from torchyard.local.record import Deletion, PodRecord, loopback_address
+from torchyard.local.record import Deletion, PodRecord
 from torchyard.local.run import RunFolder
 from torchyard.local.template import Template
 from torchyard.local.templates import Templates
@@ -48,6 +49,7 @@ class LocalPods:
         gone: called with the uid of a pod whose object is gone.
         trouble: called with a sentence about what the run's folder refuses.
         templates: of the process; without them, each pod imports torch itself.
+        share: the part of the gang that is here.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class LocalPods:
         gone: Callable[[str], None],
         trouble: Callable[[str], None],
         templates: Templates | None = None,
+        share: GangShare | None = None,
     ) -> None:
         self.by_name: dict[str, LocalPod] = {}
         self.gpus = gpus.inventory()
         self._folder = folder
         self._job, self._changed, self._gone, self._trouble = job, changed, gone, trouble
         self._templates = templates
+        self._share = share or GangShare()
         self._tokens: dict[str, str] = {}  # by pod uid
         self._tasks: set[asyncio.Task[None]] = set()
         self._url = ""
@@ -87,22 +91,29 @@ class LocalPods:
         ordered = sorted(self.by_name.values(), key=lambda pod: (pod.record.index, pod.record.incarnation))
         return tuple(pod.view() for pod in ordered if pod.record.job_uid == job_uid)
 
-    def create(self, job: TrainingJob, action: CreatePod) -> None:
-        """Create a pod and begin to start it; one of that name is success, all pods here are the job's own."""
+    def create(self, job: TrainingJob, action: CreatePod, uid: str = "") -> None:
+        """Create a pod and begin to start it; one of that name is success, all pods here are the job's own.
+
+        Args:
+            job: the job.
+            action: name, index and incarnation of the pod.
+            uid: of the pod; empty: a new one.
+        """
         if action.name in self.by_name:
             return
         pod = LocalPod(
             self._folder.pods / action.name,
             PodRecord(
-                uid=str(uuid.uuid4()),
+                uid=uid or str(uuid.uuid4()),
                 job_uid=job.metadata.uid,
                 name=action.name,
                 index=action.index,
                 incarnation=action.incarnation,
-                address=loopback_address(job.metadata.uid, action.index),
+                address=self._share.address_of(job.metadata.uid, action.index),
                 created=time.time(),
                 url=self._url,
             ),
+            self._share.node_of(action.index),
         )
         pod.waiting = _BEING_STARTED
         self.by_name[action.name] = pod
@@ -122,6 +133,11 @@ class LocalPods:
         """Return the pod that this token speaks for."""
         given = token.encode()
         return next((uid for uid, known in self._tokens.items() if hmac.compare_digest(known.encode(), given)), None)
+
+    @property
+    def tokens(self) -> Mapping[str, str]:
+        """Return the token of each pod, by the pod's uid."""
+        return self._tokens
 
     def read_tokens(self) -> None:
         """Load the tokens of pods that may still run, before the first of them calls."""
@@ -178,9 +194,11 @@ class LocalPods:
                 return
             claimed: dict[str, int] = {}
             if job.spec.gpus_per_node:
-                whole = {pod.record.index for pod in here} >= set(range(job.spec.nodes))
+                indices = self._share.pods(job)
+                whole = {pod.record.index for pod in here} >= set(indices)
                 folder = self._folder.home / "gpus"
-                reason, claimed = gpus.claim(folder, job.spec, self.gpus, len(waiting) if whole else 0)
+                part = msgspec.structs.replace(job.spec, nodes=len(indices))
+                reason, claimed = gpus.claim(folder, part, self.gpus, len(waiting) if whole else 0)
                 if reason is not None or not whole:
                     for pod in waiting:
                         pod.waiting = reason or pod.waiting
@@ -228,14 +246,15 @@ class LocalPods:
         return with_folders(job, partial(input_folder, self._folder)) if job is not None and job.spec.inputs else job
 
     def _environment(self, job: TrainingJob, pod: PodRecord) -> dict[str, str]:
-        return pod_environment(os.environ, job, pod, self._folder, len(os.sched_getaffinity(0)))
+        cores = len(os.sched_getaffinity(0))
+        return pod_environment(os.environ, job, pod, self._folder, cores, share=self._share)
 
     async def _start_processes(
         self, job: TrainingJob, pod: LocalPod, devices: dict[str, int], template: Template | None
     ) -> None:
         pod.waiting = None
         pod.record = msgspec.structs.replace(pod.record, gpus=list(devices))
-        script, self._tokens[pod.record.uid] = await asyncio.to_thread(pod.prepare, job)
+        script, self._tokens[pod.record.uid] = await asyncio.to_thread(pod.prepare, job, self._share.runs)
         cwd = working_folder(job, self._folder)
         command = [sys.executable, str(self._agent), "--", *launch.worker_command(job.spec, script)]
         if not cwd.is_dir():
@@ -269,7 +288,7 @@ class LocalPods:
         if written is None:
             await asyncio.to_thread(path.unlink)
             return
-        pod = LocalPod(path.parent, written)
+        pod = LocalPod(path.parent, written, self._share.node_of(written.index))
         job = self._job()
         ours = job is not None and written.job_uid == job.metadata.uid
         if job is not None and ours and not pod.begun and not written.never_started and written.deletion is None:

@@ -14,7 +14,7 @@ from torchyard.cli.output import emit, say
 from torchyard.client.artifacts import MAX_SIZE
 from torchyard.client.backend import location_flags
 from torchyard.client.profile_request import wish_for
-from torchyard.client.ranks import shown
+from torchyard.client.ranks import RankStacks, shown
 
 
 def fetch_arguments(parser: ArgumentParser) -> None:
@@ -150,6 +150,11 @@ def stacks(
     from torchyard.cli.arguments import ask
 
     found = ask(lambda backend: backend.stacks(name), name, context, namespace)
+    return print_stacks(name, found, rank, output)
+
+
+def print_stacks(name: str, found: list[RankStacks], rank: int | None, output: Literal["json", "yaml"] | None) -> int:
+    """Print the stacks of all ranks, or of one."""
     chosen = [each for each in sorted(found, key=lambda each: each.rank) if rank is None or each.rank == rank]
     if not chosen:
         who = "no rank of it runs now" if rank is None else f"rank {rank} is not running"

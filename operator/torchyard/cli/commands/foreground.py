@@ -113,14 +113,14 @@ class Watching:
 
     async def until_over(self) -> TrainingJob:
         """Control and show the run until it is over."""
-        async with drawn(self._snapshot):
+        async with drawn(self.snapshot):
             with self.interrupts.heard():
                 edited = asyncio.create_task(self._stop_once_edited())
                 try:
                     job = await self._run()
                 finally:
                     edited.cancel()
-            self._changed(job, [])
+            self.changed(job, [])
             return job
 
     async def _stop_once_edited(self) -> None:
@@ -133,21 +133,22 @@ class Watching:
 
         asked = self.interrupts
         if not self.notify:
-            return await run_job(self.folder, on_change=self._changed, stop=asked.stop, kill=asked.kill)
+            return await run_job(self.folder, on_change=self.changed, stop=asked.stop, kill=asked.kill)
         from torchyard.local.notify_command import NotifyCommand
 
         async with NotifyCommand(self.notify) as command:
             job = await run_job(
-                self.folder, on_change=self._changed, stop=asked.stop, kill=asked.kill, written=command.written
+                self.folder, on_change=self.changed, stop=asked.stop, kill=asked.kill, written=command.written
             )
         self.notify_problem = command.problem
         return job
 
-    def _changed(self, job: TrainingJob, events: Sequence[Event]) -> None:
+    def changed(self, job: TrainingJob, events: Sequence[Event]) -> None:
+        """Show this job and these further events from now on."""
         self.job = job
         self.events.extend(events)
 
-    def _snapshot(self) -> Snapshot | None:
+    def snapshot(self) -> Snapshot | None:
         """Return the run now; None before anything is known of it."""
         if self.job is None:
             return None

@@ -76,7 +76,19 @@ def ps(context: str | None, namespace: str | None, everywhere: bool, output: For
     if rows or location == HERE:
         for line in lines(("NAMESPACE", *columns) if everywhere else columns, rows):
             print(line)
+    if location == HERE:
+        _name_runs_on_hosts()
     return SUCCEEDED
+
+
+def _name_runs_on_hosts() -> None:
+    from torchyard.client.location import has_runs_on_hosts
+
+    if has_runs_on_hosts():
+        from torchyard.client.hosts.records import all_recorded
+
+        found = [f"{run.name} ({', '.join(member.host for member in run.members)})" for run in all_recorded()]
+        say(f"on hosts: {', '.join(found)}; `torchyard status NAME` asks there")
 
 
 def _name_unreadable(listed: "Sequence[Kept | Summary | Unreadable]") -> None:

@@ -1,12 +1,16 @@
 """`torchyard run FILE`, `torchyard run train.py -- ARGUMENTS`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.cli import arguments as common
+from torchyard.cli.commands import fetches as fetching
 from torchyard.cli.commands.job_options import declare, options_of
 from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, say
+
+if TYPE_CHECKING:
+    from torchyard.client.hosts.launch import HostOptions
 
 
 def run_arguments(parser: common.Parser) -> None:
@@ -15,11 +19,40 @@ def run_arguments(parser: common.Parser) -> None:
     parser.add_argument("--name", help="name of the run; by default that of the job file, or one from the script's")
     parser.add_argument("-w", "--watch", action="store_true", help="start again each time the code is edited")
     common.notify(parser)
+    parser.add_argument(
+        "--host", metavar="HOST[,HOST]", help="run it on machines that ssh reaches; several form one gang"
+    )
+    parser.add_argument(
+        "--slurm",
+        metavar="PARTITION[,OPTION=VALUE]",
+        help="run it in an allocation of Slurm, with options of sbatch, as in --slurm gpu,time=4:00:00; --host names "
+        "the login node, by default this machine",
+    )
+    parser.add_argument("--python", metavar="PATH", help="Python of the workers on the hosts; by default python3")
+    parser.add_argument("--home", metavar="DIR", help="folder of TorchYard on the hosts; by default ~/.torchyard")
+    parser.add_argument(
+        "--uv", action="store_true", help="create an environment on the hosts with uv, from requirements.txt"
+    )
+    fetching.declare(parser)
     common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the final object on stdout, and the program's output on stderr")
 
 
-def run(*, name: str | None, watch: bool, notify: list[str], quiet: bool, output: Format | None, **values: Any) -> int:
+def run(
+    *,
+    name: str | None,
+    watch: bool,
+    notify: list[str],
+    host: str | None,
+    slurm: str | None,
+    python: str | None,
+    home: str | None,
+    uv: bool,
+    fetches: list[fetching.Fetch],
+    quiet: bool,
+    output: Format | None,
+    **values: Any,
+) -> int:
     """Carry out `torchyard run`.
 
     torchyard run job.yaml
@@ -42,7 +75,10 @@ def run(*, name: str | None, watch: bool, notify: list[str], quiet: bool, output
 
     The file of a TrainingSweep runs its trials side by side; `torchyard sweep` shows the results.
 
-    Ctrl-C saves and stops the run; a second Ctrl-C stops it at once.
+    With --host, the run and its controller live on that machine and need no connection; Ctrl-C only ends the view.
+    `torchyard status`, `logs`, `stacks`, `stop`, `resume`, `fetch` and `rm` work there by its name.
+
+    Ctrl-C saves and stops a run of this machine; a second Ctrl-C stops it at once.
 
     Exit codes: 0 succeeded, 1 failed, 64 invalid, 75 saved and stopped.
     """
@@ -54,6 +90,14 @@ def run(*, name: str | None, watch: bool, notify: list[str], quiet: bool, output
     from torchyard.sweeps.resource import KIND
 
     options = options_of(values)
+    there = _hosts(host, slurm, python, home, uv=uv)
+    fetching.require_free(fetches)
+    if watch and (there is not None or fetches):
+        raise RefusalError(
+            "--watch starts a run of this machine again and again", "leave out --host, --slurm and --fetch"
+        )
+    if notify and there is not None:
+        raise RefusalError("--notify runs a command on this machine, and the run is on another", "leave it out")
     if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):
         from torchyard.cli.commands.sweep_run import run
 
@@ -61,11 +105,17 @@ def run(*, name: str | None, watch: bool, notify: list[str], quiet: bool, output
             raise RefusalError("--watch starts one job again, not a sweep", "leave it out")
         if notify:
             raise RefusalError("--notify is for jobs, and this is a sweep", "leave it out")
+        if there is not None or fetches:
+            raise RefusalError("--host and --fetch are for one job, not for a sweep", "leave them out")
         return run(options, name, output)
     wanted = requested(options, "local", name)
     if options.save is not None:
         save(wanted, options.save, "local")
         return SUCCEEDED
+    if there is not None:
+        from torchyard.cli.commands.hosts import run_there
+
+        return run_there(wanted, name, there, quiet=quiet, output=output, fetches=fetches)
     programs = programs_of_shell()
     if programs != OWN_PROGRAMS and wanted.job.spec.trainer is None:
         say(f"torchyard: torchrun is the one of {programs}, the first on PATH")
@@ -74,4 +124,46 @@ def run(*, name: str | None, watch: bool, notify: list[str], quiet: bool, output
         from torchyard.cli.commands.run_on_save import run_on_save
 
         return run_on_save(wanted, name, output, quiet=quiet, notify=notify)
-    return foreground.watch(start(wanted, name, notice=say), output, quiet=quiet, notify=notify)
+    folder = start(wanted, name, notice=say)
+    code = foreground.watch(folder, output, quiet=quiet, notify=notify)
+    if code == SUCCEEDED and fetches:
+        import asyncio
+
+        from torchyard.client.local import LocalBackend
+
+        asyncio.run(fetching.bring_all(LocalBackend().fetch, folder.name, fetches))
+    return code
+
+
+def _hosts(
+    host: str | None, slurm: str | None, python: str | None, home: str | None, *, uv: bool
+) -> "HostOptions | None":
+    """Return the hosts of the command line; None: this machine."""
+    if host is None and slurm is None:
+        if python is not None or home is not None or uv:
+            raise RefusalError("--python, --home and --uv are about hosts", "give --host or --slurm")
+        return None
+    from torchyard.client.hosts.launch import HostOptions, Slurm
+    from torchyard.client.hosts.preflight import DEFAULT_HOME
+    from torchyard.hosts.slurm import checked_options
+
+    pairs = [each.partition("=") for each in (host or "").split(",")]
+    names, addresses = tuple(name for name, _, _ in pairs), tuple(address for _, _, address in pairs)
+    if (host is not None and not all(names)) or len(set(names)) < len(names):
+        raise RefusalError(f"--host {host}: a name is empty or named twice", "write it like --host a,b")
+    allocation = None
+    if slurm is not None:
+        if len(names) > 1:
+            raise RefusalError("--slurm takes one login node", "name one with --host, and the size with --nodes")
+        partition, *assignments = slurm.split(",")
+        sbatch = {name: value for name, _, value in (each.partition("=") for each in assignments)}
+        try:
+            checked_options(sbatch)
+        except ValueError as error:
+            raise RefusalError(str(error)) from error
+        allocation = Slurm(partition, sbatch)
+    if uv and python is not None:
+        raise RefusalError("--uv creates its own Python, and --python names another", "give one of them")
+    return HostOptions(
+        names, addresses, python or "python3", home or DEFAULT_HOME, creates_environment=uv, slurm=allocation
+    )

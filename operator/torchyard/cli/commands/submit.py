@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.cli import arguments as common
+from torchyard.cli.commands import fetches as fetching
 from torchyard.cli.commands.job_options import declare, options_of
 from torchyard.cli.errors import INTERRUPTED, SUCCEEDED, RefusalError
 from torchyard.cli.output import emit, say
@@ -22,6 +23,7 @@ def submit_arguments(parser: common.Parser) -> None:
         "--dry-run", action="store_true", help="submit nothing: print what `torchyard plan` prints of this job"
     )
     parser.add_argument("-w", "--watch", action="store_true", help="show the job until it ends")
+    fetching.declare(parser)
     common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the object on stdout, and the program's output on stderr")
 
@@ -33,6 +35,7 @@ def submit(
     namespace: str | None,
     dry_run: bool,
     watch: bool,
+    fetches: list[fetching.Fetch],
     quiet: bool,
     output: Literal["json", "yaml"] | None,
     **values: Any,
@@ -56,6 +59,8 @@ def submit(
     With --watch, the output of the program is written to stdout, or shown below the curve if stdout is a terminal.
     Ctrl-C ends the view and leaves the job running.
 
+    With --fetch, the job is watched, and its files are downloaded and verified once it has succeeded.
+
     Exit codes: 0 submitted (--watch: succeeded), 1 failed, 64 invalid, 75 suspended.
     """
     import sys
@@ -74,13 +79,15 @@ def submit(
     from torchyard.sweeps.resource import KIND
 
     options = options_of(values)
-    if dry_run and watch:
-        raise RefusalError("--dry-run submits nothing that --watch could show", "leave one of them out")
+    fetching.require_free(fetches)
+    if dry_run and (watch or fetches):
+        raise RefusalError("--dry-run submits nothing that --watch or --fetch could get", "leave one of them out")
     if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):
         from torchyard.cli.commands.sweep_submit import submit as submit_sweep
 
-        if dry_run:
-            raise RefusalError("--dry-run plans one job, not a sweep", "plan its jobTemplate as a job file")
+        if dry_run or fetches:
+            fix = "plan its jobTemplate as a job file" if dry_run else "leave it out"
+            raise RefusalError(f"{'--dry-run' if dry_run else '--fetch'} is for one job, not for a sweep", fix)
         return submit_sweep(options, name, context, namespace, output)
     wanted = requested(options, "cluster", name)
     if options.save is not None:
@@ -102,9 +109,11 @@ def submit(
         if output is not None:
             emit(kept.document, output)
         say(f"{called} is submitted to {backend.where}")
-        if watch:
+        if watch or fetches:
             stream = sys.stderr if output is not None else sys.stdout
-            return await follow(backend, called, kept.job.metadata.uid, output=None if quiet else stream)
+            code = await follow(backend, called, kept.job.metadata.uid, output=None if quiet else stream)
+            await fetching.bring_all(backend.fetch, called, fetches if code == SUCCEEDED else [])
+            return code
         say(f"`torchyard status {called}{backend.flags}` shows its state")
         return SUCCEEDED
 

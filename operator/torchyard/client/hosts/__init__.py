@@ -1,0 +1,1 @@
+"""Runs on other machines, reached by the system's ssh client: what this machine does for them."""

@@ -1,0 +1,1 @@
+"""Runs on hosts: what runs there, beside the controller of one machine, of which all else is used."""
