@@ -10,6 +10,7 @@ import pytest_asyncio
 from tests.support.page_home import run
 from tests.support.page_server import PageServer
 from tests.support.trainers.browser import BROWSER
+from tests.support.waiting import DEADLINE
 
 from torchyard.api.resource import read_job
 from torchyard.api.status import Progress, TrainingJobStatus
@@ -46,8 +47,9 @@ async def page(tmp_path, monkeypatch):
 
 @pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def chromium():
-    from playwright.async_api import async_playwright
+    from playwright.async_api import async_playwright, expect
 
+    expect.set_options(timeout=1000 * DEADLINE)  # for a busy machine; what is true ends the wait at once
     async with async_playwright() as play:
         started = await play.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
         yield started
@@ -59,6 +61,7 @@ async def browser(page, chromium):
     """A fresh profile of Chromium; a test fails with what a page writes to its console, or asks another server."""
     written = []
     context = await chromium.new_context(viewport={"width": 1000, "height": 800})
+    context.set_default_timeout(1000 * DEADLINE)
 
     def watched(tab):
         tab.on("console", lambda message: written.append(message.text))

@@ -80,8 +80,8 @@ async def test_new_points_appear_in_every_tab_and_after_a_restart_of_the_server(
         page.step(folder, step)
         append(folder, step - 10, step + 1)
         rows = (tab.get_by_role("cell", name=f"{step}/100") for tab in tabs[:-1])
-        await asyncio.gather(*(expect(row).to_be_visible(timeout=60_000) for row in rows))
-        await expect(last.get_by_role("img", name=f"loss: {100 - step} at step {step}")).to_be_visible(timeout=60_000)
+        await asyncio.gather(*(expect(row).to_be_visible() for row in rows))
+        await expect(last.get_by_role("img", name=f"loss: {100 - step} at step {step}")).to_be_visible()
 
     await shown(20)
     await tabs.pop(0).close()  # it held the stream
@@ -166,7 +166,7 @@ async def test_a_new_run_is_checked_as_it_is_written_and_starts_with_the_rights_
     await tab.get_by_role("button", name="Run").press("Enter")
     await expect(tab.get_by_text("The job old-2 starts on this machine, with your rights.")).to_be_visible()
     await tab.get_by_role("button", name="Start").press("Enter")
-    await expect(tab.get_by_role("heading", name="old-2 Succeeded")).to_be_visible(timeout=60_000)
+    await expect(tab.get_by_role("heading", name="old-2 Succeeded")).to_be_visible()
 
 
 @pytest.mark.skipif(not AXE.is_file(), reason="`make install` installs axe")
@@ -177,7 +177,7 @@ async def test_axe_finds_nothing_on_any_page_light_or_dark(page, browser):
     await tab.evaluate(AXE.read_text())
     for at, waits in PAGES.items():
         await tab.evaluate("at => { location.hash = at; }", at)
-        await expect(tab.get_by_text(waits).first).to_be_visible(timeout=30_000)
+        await expect(tab.get_by_text(waits).first).to_be_visible()
         for scheme, options in (("light", QUICK), ("dark", {**QUICK, "runOnly": ["color-contrast"]})):
             await tab.emulate_media(color_scheme=scheme)
             found = await tab.evaluate(
