@@ -62,15 +62,10 @@ def start(
         notice(f"torchyard: this machine has no use for {', '.join(unused)}; ignored")
     job = on_this_machine(job)
     if not elsewhere:
-        require_torch(job)
-        require_gpus(job)
+        _require_machine(job, notice)
     if (code := packed(job, wanted.folder, notice)) is not None:
         job = arrived(code.job)
         keep_code(code)
-    if not elsewhere:
-        require_inputs(job)
-    if not elsewhere and (without := unused_gpus(job)) is not None:
-        notice(f"torchyard: {without}")
     derived = name is None and not wanted.is_file
     folder = _free_folder(job.metadata.name, wanted.folder, notice) if derived else named(name or job.metadata.name)
     try:
@@ -95,6 +90,15 @@ def start(
     if kept.status.state:
         notice(f"torchyard: continues the unfinished run {folder.name!r}; `torchyard rm {folder.name}` deletes it")
     return folder
+
+
+def _require_machine(job: TrainingJob, notice: Notice) -> None:
+    """Check that this machine has what the job needs; notify of GPUs that it does not use."""
+    require_torch(job)
+    require_gpus(job)
+    require_inputs(job)
+    if (without := unused_gpus(job)) is not None:
+        notice(f"torchyard: {without}")
 
 
 def keep_code(code: Packed) -> None:

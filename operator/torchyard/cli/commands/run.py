@@ -93,9 +93,7 @@ def run(
     there = _hosts(host, slurm, python, home, uv=uv)
     fetching.require_free(fetches)
     if watch and (there is not None or fetches):
-        raise RefusalError(
-            "--watch starts a run of this machine again and again", "leave out --host, --slurm and --fetch"
-        )
+        raise RefusalError("--watch starts a run of this machine again", "leave out --host, --slurm and --fetch")
     if notify and there is not None:
         raise RefusalError("--notify runs a command on this machine, and the run is on another", "leave it out")
     if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):

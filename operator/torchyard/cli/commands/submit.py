@@ -111,9 +111,9 @@ def submit(
         say(f"{called} is submitted to {backend.where}")
         if watch or fetches:
             stream = sys.stderr if output is not None else sys.stdout
-            code = await follow(backend, called, kept.job.metadata.uid, output=None if quiet else stream)
-            await fetching.bring_all(backend.fetch, called, fetches if code == SUCCEEDED else [])
-            return code
+            outcome = await follow(backend, called, kept.job.metadata.uid, output=None if quiet else stream)
+            await fetching.bring_all(backend.fetch, called, fetches if outcome == SUCCEEDED else [])
+            return outcome
         say(f"`torchyard status {called}{backend.flags}` shows its state")
         return SUCCEEDED
 
