@@ -54,7 +54,11 @@ def test_bytecode_is_used_by_the_python_that_built_it_and_passed_over_by_any_oth
     assert done.stdout.split() == [suffix, "64"]
 
 
-def test_only_the_standard_library_is_imported_and_torch_only_where_it_is_known_to_be():
+# What the image may have, by the file that asks for it.
+OF_THE_IMAGE = {"launcher.py": "torch", "gpu_check.py": "torch", "buckets.py": "fsspec", "hub.py": "huggingface_hub"}
+
+
+def test_only_the_standard_library_is_imported_and_other_modules_only_where_they_may_be_missing():
     allowed = {*sys.stdlib_module_names, "torchyard_agent"}
     for path in SOURCES:
         imported = set()
@@ -63,7 +67,7 @@ def test_only_the_standard_library_is_imported_and_torch_only_where_it_is_known_
                 imported |= {name.name.partition(".")[0] for name in node.names}
             elif isinstance(node, ast.ImportFrom):
                 imported.add((node.module or "").partition(".")[0])
-        assert imported - allowed <= ({"torch"} if path.name in {"launcher.py", "gpu_check.py"} else set()), path.name
+        assert imported - allowed <= {OF_THE_IMAGE.get(path.name)}, path.name
 
 
 def test_the_sources_need_no_python_newer_than_3_9():

@@ -170,6 +170,7 @@ def test_kubectl_shows_the_columns_people_look_for():
         "GANG",
         "POSITION",
         "RESULT",
+        "AVOIDS",
     ]
     known = {f".{path}" for path, _ in NODES} | {".metadata.creationTimestamp"}
     assert {c["jsonPath"] for c in columns} <= known
