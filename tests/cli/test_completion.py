@@ -36,7 +36,7 @@ def runs(torchyard: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine
         (["sweep", "show", ""], ["tune"]),
         (["run", "--name", ""], []),
         (["run", ""], []),
-        (["run", "train.py", "--no"], ["--nodes"]),
+        (["run", "train.py", "--nod"], ["--nodes"]),
         (["run", "train.py", "--", "--no"], []),
         (["completion", "z"], ["zsh"]),
         (["nonsense", ""], []),

@@ -102,6 +102,22 @@ def test_a_scenario_with_files_runs_in_small(torchyard: CommandLine, name: str) 
     assert wanted in status["metrics"]
 
 
+@pytest.mark.e2e
+def test_the_scenario_with_images_runs_in_small(torchyard: CommandLine) -> None:
+    from tests.support.trainers.families import save_vision_family
+
+    shutil.copytree(EXAMPLES, torchyard.folder / "examples")
+    folder = save_vision_family("tiny-qwen2-vl", torchyard.folder / "model")
+    params = [f"pretrained={folder}", "epochs=null", "steps=2", "batch=2", "warmupSteps=0", "evalSamples=1"]
+    here = ["gpusPerNode=0", "device=cpu", "parallelism.precision=fp32"]
+    changes = [f"spec.{each}" for each in (*(f"trainer.params.{each}" for each in params), *here)]
+    words = [word for each in changes for word in ("--set", each)]
+    done = torchyard("run", "examples/lm/images.yaml", "-o", "json", *words)
+    assert done.returncode == 0, done.stderr
+    status = json.loads(done.stdout)["status"]
+    assert (status["state"], status["progress"]["step"]) == ("Succeeded", 2)
+
+
 # Scenario -> a GPU of its kind, and what makes it small: nodes, processes and strategy stay those of the file.
 ON_MACHINES = {
     "one-gpu": ("H100-80GB", ["procsPerNode=1"]),
@@ -121,6 +137,7 @@ def test_every_scenario_of_machines_is_run() -> None:
         "objective",
         "rewards",
         "tools",
+        "images",
     }
 
 

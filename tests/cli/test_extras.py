@@ -18,7 +18,7 @@ OPERATOR = "torchyard.cli.commands.operator"
 
 def test_each_command_for_clusters_finds_its_libraries_with_the_extra_cluster():
     """Also those that it imports late. Optuna is looked for before it is imported, see `require_libraries`."""
-    wanted = [*PROJECT["dependencies"], *EXTRAS["cluster"], *EXTRAS["sweep"]]
+    wanted = [*PROJECT["dependencies"], *EXTRAS["cluster"], *EXTRAS["sweep"], *EXTRAS["top"]]
     installed = {Requirement(each).name.lower() for each in wanted}
     graph = grimp.build_graph("torchyard", include_external_packages=True)
     of_import = packages_distributions()

@@ -153,8 +153,8 @@ def test_a_file_that_cannot_be_used_is_an_error_of_the_data(tmp_path, name, cont
 
 
 def test_a_url_needs_its_package_and_a_pattern_a_file(tmp_path):
-    with pytest.raises(DataError, match=r"s3://bucket/train.jsonl: Install s3fs to access S3; add the package"):
-        open_rows(["s3://bucket/train.jsonl"])
+    with pytest.raises(DataError, match=r"abfs://bucket/train.jsonl: Install adlfs to access .*; add the package"):
+        open_rows(["abfs://bucket/train.jsonl"])
     with pytest.raises(DataError, match=r"no file matches"):
         open_rows([f"{tmp_path}/*.jsonl"])
 
