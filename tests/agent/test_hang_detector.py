@@ -16,6 +16,7 @@ WAITING = """Thread 0x00007f01 (most recent call first):
   File "/work/train.py", line 3 in watch
 
 Current thread 0x00007f02 (most recent call first):
+  File "/run/torchyard-agent.pyz/torchyard_agent/telemetry/waits.py", line 88 in measured
   File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2501 in all_reduce
   File "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", line 83 in wrapper
   File "/work/train.py", line 40 in main

@@ -20,10 +20,12 @@ MEETING_SECONDS = 10.0
 QUIET_TIMES, QUIET_SECONDS, QUIET_SECONDS_ELSEWHERE = 20.0, 600.0, 1800.0
 _BEFORE_STEPS = frozenset({"init", "compile", "restore"})
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
-# Collectives, and the backward pass that reduces gradients.
-_MEETING_PLACES = ("/torch/distributed/", "/torch/autograd/")
+# Collectives, whose waits are measured, and the backward pass that reduces gradients.
+_MEETING_PLACES = ("/torch/distributed/", "/torch/autograd/", "/torchyard_agent/telemetry/waits.py")
 # Built-in trainers are installed like a library, and are the program all the same.
-_LIBRARIES = re.compile(r"/(site|dist)-packages/(?!torchyard_trainers/)|/lib/python3\.\d+/(?!site-|dist-)|^<frozen ")
+_LIBRARIES = re.compile(
+    r"/(site|dist)-packages/(?!torchyard_trainers/)|/lib/python3\.\d+/(?!site-|dist-)|^<frozen |/torchyard_agent/"
+)
 
 
 class HangDetector:

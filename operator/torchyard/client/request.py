@@ -49,7 +49,7 @@ def requested(
         InvalidJobError: the job is invalid; the error lists all problems.
         TorchYardError: `target` is something else.
     """
-    sets = sets_of({**(overrides or {}), **({} if code is None else {"code.path": str(Path(code).absolute())})})
+    sets = [*sets_of(overrides), *sets_of(None if code is None else {"code.path": str(Path(code).absolute())})]
     if isinstance(target, str | Path) and Path(target).suffix == SCRIPT_SUFFIX:
         document = _document_of_script(Path(target), arguments, backend, (overrides or {}).get("image"), code)
         return _of_document(document, str(target), Path.cwd(), sets, name, is_file=False)
