@@ -105,6 +105,15 @@ ENDS = {
     "its own signal handler": script(
         "import os, signal, sys\nsignal.signal(15, lambda *_: sys.exit('handled'))\nos.kill(os.getpid(), 15)\n"
     ),
+    "a library that only calls itself a module": script("""
+import sys, types
+class Lib:  # as those of cffi, which sys.modules holds as well
+    __slots__ = ()
+    __class__ = types.ModuleType
+    __name__ = "lib"
+sys.modules["package.lib"] = Lib()
+print("out")
+"""),
     "what atexit, threads and objects do": script("""
 import atexit, concurrent.futures, tempfile, threading, time, weakref
 class Object:

@@ -97,7 +97,8 @@ def _clear_modules() -> None:
     sys.last_type = sys.last_value = sys.last_traceback = None
     vars(sys)["last_exc"] = None
     names = [name for name in sys.modules if name in {"__main__", "__mp_main__"} or not _is_inherited(name)]
-    modules = [ref(module) for module in map(sys.modules.pop, names) if isinstance(module, ModuleType)]
+    # By its type: a library of cffi only calls itself a module, and takes no reference.
+    modules = [ref(module) for module in map(sys.modules.pop, names) if issubclass(type(module), ModuleType)]
     gc.collect()
     for reference in reversed(modules):
         _clear(getattr(reference(), "__dict__", {}))
