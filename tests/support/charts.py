@@ -63,7 +63,7 @@ def told(document):
         return document | {"spec": "as `torchyard crd` prints it"}
     if document["kind"] == "ConfigMap":
         assert document["data"] == {"torchyard.json": (CHART / "files/dashboard.json").read_text()}
-        return document | {"data": "files/dashboard.json"}
+        return document | {"data": {"torchyard.json": "files/dashboard.json"}}
     if document["kind"] == "Pod":
         (container,) = document["spec"]["containers"]
         assert container["command"][2] == (CHART / "files/installation_test.py").read_text()

@@ -80,6 +80,8 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
             *(("--max-restarts", "3"), ("--rdzv-backend=c10d",), ("--node_rank", "0")),
         )
     ),
+    {"parallelism": {"strategy": "hsdp"}, "procsPerNode": 1},
+    {"parallelism": {"strategy": "hsdp"}, "procsPerNode": 2},
     {"trainer": {"name": "cvrp"}, "args": ["--lr=1"]},
     *(
         {"trainer": {"name": name, "mode": mode}, **more}
