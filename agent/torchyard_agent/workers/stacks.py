@@ -14,6 +14,7 @@ from torchyard_agent.workers.process import catches, is_alive
 
 _QUIET_SECONDS = 0.1
 _LOOKS = 30  # three seconds, or longer where the machine is so busy that this process looks late, too
+_OUR_THREADS = ("torchyard_agent/telemetry/progress.py", "torchyard_agent/telemetry/pace.py")
 
 
 def listed(run_dir: Path) -> List[Dict[str, Any]]:
@@ -44,8 +45,8 @@ def collect(run_dir: Path) -> Dict[int, str]:
 
 
 def _without_our_frames(text: str) -> str:
-    """Remove the frames below the user's program, which start a warm worker, and our own thread."""
-    threads = (thread for thread in text.split("\n\n") if "torchyard_agent/telemetry/progress.py" not in thread)
+    """Remove the frames below the user's program, which start a warm worker, and our own threads."""
+    threads = (thread for thread in text.split("\n\n") if not any(each in thread for each in _OUR_THREADS))
     kept, cut = [], False
     for line in "\n\n".join(threads).splitlines():
         cut = line.startswith("  ") and (cut or "torchyard_agent/workers/worker.py" in line)
