@@ -127,7 +127,7 @@ def _digest(path: Path, algorithm: str, size: int, report: Callable[[int], None]
 def show(folder: Path, view: Path) -> None:
     """Make the files of a cached folder appear at `view`, for other processes at once.
 
-    A folder that is mounted there is filled, with links; where there is none, `view` becomes a link itself.
+    A folder that is mounted there is filled with links; if nothing is mounted, `view` becomes a link.
     """
     if view.is_dir() and not view.is_symlink():
         for path in _files(folder):

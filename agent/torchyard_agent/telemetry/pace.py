@@ -121,5 +121,5 @@ class Pace:
         while True:
             try:
                 return list(self._steps)
-            except RuntimeError:  # noqa: PERF203 - a step was added meanwhile
+            except RuntimeError:  # noqa: PERF203 - a step was added during the copy
                 continue

@@ -20,7 +20,7 @@ from torchyard_agent.telemetry.readings import (
     with_values,
 )
 
-# Measured by the hooks in a file of its own, since only one writer may own a report.
+# Measured by the hooks in a separate file, since only one writer may own a report.
 PACE = ("windowSteps", "stepSeconds", "computeSeconds", "computeLowSeconds")
 _TRIMMED = (
     "round",

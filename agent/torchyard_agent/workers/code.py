@@ -1,7 +1,7 @@
 """The user's code of a round: a folder named by its digest, unpacked from parts and verified before each round.
 
 Nothing that arrives is trusted: the digest is in the job, and names, kinds and sizes are looked at before a byte is
-written. A path that is used for other code again would serve stale bytecode, so every digest has a folder of its own.
+written. A path that is used for other code again would serve stale bytecode, so every digest has its own folder.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def _files(folder: Path) -> Iterator[Tuple[str, os.stat_result]]:
 def _digest_of_file(path: str, size: int) -> str:
     found = hashlib.sha256()
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-        left = size + 1  # a file that grows meanwhile is another one
+        left = size + 1  # a file that grows while it is read is another one
         while left > 0:
             data = file.read(min(_CHUNK, left))
             if not data:

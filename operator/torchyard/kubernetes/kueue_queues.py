@@ -23,7 +23,8 @@ from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
 from torchyard.kubernetes.kueue_objects import Pending, amounts, requested
 from torchyard.reconcile.ports import Key, Unavailable
 from torchyard.schedulers.kueue import LOCAL_QUEUE, POD_SET, Kueue
-from torchyard.schedulers.protocol import GangObject, ObjectCondition, QueuePosition, object_name
+from torchyard.schedulers.kueue_slices import newest
+from torchyard.schedulers.protocol import GangObject, ObjectCondition, QueuePosition
 from torchyard.schedulers.queue_estimate import Amounts, ClusterQueue, Holder, Waiting, queue_positions
 
 LOOK_SECONDS = 30.0
@@ -136,9 +137,7 @@ class KueueQueues:
         for job in self._jobs:
             if job.status.gang is None or job.status.gang.enforced_by != Kueue.name or job.status.state.terminal:
                 continue
-            name = object_name(job)
-            there = next((each for each in self._objects.of(job.metadata.uid) if each.name == name), None)
-            if there is not None and not there.deleting and not there.condition("Finished").holds:
+            if (there := newest(self._objects.of(job.metadata.uid))) is not None:
                 yield job, there
 
     def _take(

@@ -50,13 +50,18 @@ def current(gang: Gang) -> GangObject | None:
     """
     if gang.job.spec.elastic is None:
         return gang.object
-    open_ones = [each for each in gang.request.objects if not each.condition("Finished").holds and not each.deleting]
+    return newest(gang.request.objects) or gang.object
+
+
+def newest(objects: Iterable[GangObject]) -> GangObject | None:
+    """Return the Workload of an elastic gang that counts, among those that are not finished; None: there is none."""
+    open_ones = [each for each in objects if not each.condition("Finished").holds and not each.deleting]
     reserved = [each for each in open_ones if each.condition("QuotaReserved").holds]
     first = [each for each in open_ones if not _replaced(each)]
     for group in (reserved, first, open_ones):
         if group:
             return max(group, key=lambda each: (count(each), each.name))
-    return gang.object
+    return None
 
 
 def others(gang: Gang) -> tuple[GangObject, ...]:

@@ -1,7 +1,7 @@
 """Artifacts of jobs in the browser: pictures, text, and exported pages, which run confined.
 
 What a job wrote is served below `/files/TOKEN/`, one random token for each artifact that the user opened. Its policy
-makes a page of it an origin of its own (`sandbox`), which can read the files of this artifact and nothing else: not the
+makes a page of it a separate origin (`sandbox`), which can read the files of this artifact and nothing else: not the
 page's cookie or data, no other artifact, no other server.
 """
 
@@ -95,7 +95,7 @@ class Shelf:
 
 
 def policy(host: str, token: str) -> str:
-    """Return the policy of a file: an origin of its own, scripts and data of this artifact alone (pure)."""
+    """Return the policy of a file: a separate origin, scripts and data of this artifact alone (pure)."""
     own = f"http://{host}{PREFIX}{token}/"
     return (
         f"sandbox allow-scripts; default-src 'none'; script-src {own} 'unsafe-inline' 'wasm-unsafe-eval' blob:; "

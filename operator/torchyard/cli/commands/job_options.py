@@ -237,7 +237,7 @@ def fields(options: JobOptions) -> list[str]:
 
 
 def _code_path(options: JobOptions) -> str | None:
-    """Return `--code` relative to the job file or, where there is none, to the current folder."""
+    """Return `--code` relative to the job file, or without one to the current folder."""
     file, code = options.file, options.code
     if code is None or file is None or file.suffix == SCRIPT_SUFFIX or str(file) == "-":
         return None if code is None else json.dumps(str(code))
