@@ -11,7 +11,18 @@ from tests.cluster.plans.recorder import Recorder
 
 ABSENT = "(absent)"
 # When, and which of several alike: never the same twice.
-PASSING = ("Time", "time", "uid", "members", "masterPort", "goodput", "gpuSeconds", "secondsLost", "columns")
+PASSING = (
+    "Time",
+    "time",
+    "uid",
+    "members",
+    "masterPort",
+    "goodput",
+    "gpuSeconds",
+    "secondsLost",
+    "columns",
+    "imagePull",
+)
 
 # A deletion by force is two events within a moment: on which of them an operator acts is chance.
 ONE_AND_THE_SAME = ("its pod is being deleted", "its pod no longer exists")

@@ -1,7 +1,8 @@
 """How long the node of a pod pulled its images: from the statuses of its containers, which start one after the other.
 
 The time between the end of one container's start and the start of the next is the pull of the latter's image and the
-creation of its container, which usually takes less than a second. The API gives whole seconds.
+creation of its container, which usually takes less than a second. The API gives whole seconds, so that a difference of
+one may be a moment before and after a full second: only two prove that more than a second passed.
 """
 
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from torchyard.api.values import Time
 from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.objects import ContainerStatus, KubePod
 
+PROVEN_SECONDS = 2
 QUIET = frozenset({"", "ContainerCreating", "PodInitializing"})
 
 
@@ -26,7 +28,7 @@ def slowest(pod: KubePod) -> ImagePull | None:
     """Return the image of the pod that took longest; None: all were on the node, or none has been pulled yet."""
     pulls = [(ended - begun, image) for image, begun, ended, _ in _starts(pod) if ended is not None]
     seconds, image = max(pulls, default=(0.0, ""))
-    return ImagePull(image=image, seconds=round(seconds)) if seconds >= 1 else None
+    return ImagePull(image=image, seconds=round(seconds)) if seconds >= PROVEN_SECONDS else None
 
 
 def _starts(pod: KubePod) -> Iterator[tuple[str, float, float | None, str]]:
