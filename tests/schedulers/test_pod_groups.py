@@ -25,13 +25,13 @@ def condition(kind, status, reason, message):
     return {"type": kind, "status": status, "reason": reason, "message": message}
 
 
-def gang(scheduler, *objects, unplaced=True, sources=None, version=0, **scheduling):
+def gang(scheduler, *objects, unplaced=True, sources=None, version=0, now=0.0, **scheduling):
     job = World(2, scheduling=Scheduling(**scheduling)).job
     request = Request(
         name=scheduler.name, scheduler=scheduler, kind=scheduler.kinds[version], objects=objects, template=TEMPLATE,
         sources=sources or {},
     )  # fmt: skip
-    return Gang(job=job, request=request, unplaced=unplaced)
+    return Gang(job=job, request=request, unplaced=unplaced, now=now)
 
 
 def there(asked, **document):
@@ -121,7 +121,7 @@ def test_the_message_of_the_scheduler_on_a_group_that_waits(scheduler, status, m
     assert scheduler.admission(gang(scheduler, there(made, status=status), **queue)).message == message
 
 
-def test_a_group_is_woken_once_for_each_change_of_the_nodes():
+def test_a_group_that_waits_is_woken_at_each_change_of_nodes_and_each_interval():
     scheduler = Coscheduling()
     (made,) = scheduler.ask(gang(scheduler))
     group = there(made)
@@ -140,6 +140,10 @@ def test_a_group_is_woken_once_for_each_change_of_the_nodes():
     assert woken(group, 1) == ()
     assert woken(group, 2) != ()
     assert woken(group, 2, unplaced=False) == ()
+    due = scheduler.admission(gang(scheduler, group, now=7.0)).again
+    assert woken(group, 1, now=due - 1) == ()
+    assert woken(group, 1, now=due) != ()
+    assert scheduler.admission(gang(scheduler, group, unplaced=False)).again is None
 
 
 ON = switched_on(["native", "volcano"])

@@ -92,8 +92,8 @@ def plan(view: View) -> Plan:
         _changed_commands(view, commands),
         (*decided.events, *_edited(view), *_warned(seen, before, status)),
     )
-    objects, retry = scheduling.changes(view, status), scheduling.retry_due(view, status)
-    due += [retry] if retry is not None else []
+    objects = scheduling.changes(view, status)
+    due += [each for each in (scheduling.retry_due(view, status), scheduling.again(view, status)) if each is not None]
     alone = not deletes and not news and not objects
     first = alone and _is_first_gang(view, status, creates)
     if alone and (first or not creates) and not events and _only_waits(view, status):

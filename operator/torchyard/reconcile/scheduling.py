@@ -52,6 +52,11 @@ def retry_due(view: View, status: TrainingJobStatus) -> float | None:
     return refusal.until
 
 
+def again(view: View, status: TrainingJobStatus) -> float | None:
+    """Return when the scheduler of a gang that waits is to be asked again; None: it notices by itself when to act."""
+    return None if status.state.at_rest else admission(view).again
+
+
 def _changes(view: View, status: TrainingJobStatus) -> tuple[Change, ...]:
     request, gang = view.scheduling, gang_of(view)
     if request.missing or not request.known:

@@ -155,7 +155,8 @@ class Admission(Struct, frozen=True, kw_only=True):
 
     `admitted`: whether the gang has what it asked for; None: when all pods have a node. `message`: one sentence for
     `status.gang`. `reason` and `evidence`: of the waiting job, if pods may not be created. `size`: how many pods of an
-    elastic gang may exist, spares included; None: as many as the job asks for.
+    elastic gang may exist, spares included; None: as many as the job asks for. `again`: when to ask the scheduler
+    again, unix seconds, if nothing happens before; None: at the next resync.
     """
 
     pods: Pods = "create"
@@ -164,6 +165,7 @@ class Admission(Struct, frozen=True, kw_only=True):
     reason: Reason = NO_REASON
     evidence: str = ""
     size: int | None = None
+    again: float | None = None
 
 
 class QueuePosition(Struct, frozen=True, kw_only=True):
