@@ -52,7 +52,17 @@ def of(agent, trainer, *, sandbox="True", phase="Pending"):
         (of(ended(6, 7), running(8), phase="Running"), ("", None, None)),
         (of(ended(7, 8), {"waiting": {"reason": "ErrImagePull"}})[:2], ("", None)),
     ],
-    ids=["no sandbox", "first image", "old node", "second image", "cached", "all", "all cached", "a second began", "fails"],
+    ids=[
+        "no sandbox",
+        "first image",
+        "old node",
+        "second image",
+        "cached",
+        "all",
+        "all cached",
+        "a second began",
+        "fails",
+    ],
 )
 def test_the_image_that_is_pulled_and_the_slowest_pull_are_known(pulls, expected):
     assert pulls == expected

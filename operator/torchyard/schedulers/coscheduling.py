@@ -1,9 +1,9 @@
 """The coscheduling plugin of scheduler-plugins: `PodGroup` of `scheduling.x-k8s.io`.
 
-The plugin has no queueing hints for nodes that come and pods that go. So pods that it has rejected stay pending, although
-they fit, until Kubernetes tries all pods again after five minutes: tried on 0.34, after a node came, and after two gangs
-that competed had rejected each other. A change of the group wakes it in 0.3 s. So a group that waits gets an annotation
-whenever nodes change, and every WAKE_SECONDS, since the operator does not watch the pods of others.
+The plugin has no queueing hints for nodes that come and pods that go. So pods that it has rejected stay pending,
+although they fit, until Kubernetes tries all pods again after five minutes: tried on 0.34, after a node came, and after
+two gangs that competed had rejected each other. A change of the group wakes it in 0.3 s. So a group that waits gets an
+annotation whenever nodes change, and every WAKE_SECONDS, since the operator does not watch the pods of others.
 """
 
 from typing import ClassVar
