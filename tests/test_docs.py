@@ -1,4 +1,4 @@
-"""What the documents promise is there: links resolve, and `make` names every target the README speaks of."""
+"""What the documents promise is there: links resolve, code blocks are valid, `make` names the targets of the README."""
 
 import re
 import subprocess
@@ -6,16 +6,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.documentation import Block, blocks, problems
+
 from torchyard.api.launch import DEFAULT_ENV
-from torchyard.api.validation.validate import validate_file
 
 ROOT = Path(__file__).resolve().parent.parent
+ARCHIVES = ("decisions", "notebook")  # pages on how things were
 DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "charts/torchyard/README.md",
+    ROOT / "images/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+PAGES = [page for page in DOCUMENTS if page.parent.name not in ARCHIVES]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -32,13 +36,27 @@ def test_make_alone_lists_every_target_that_the_readme_names():
     assert named <= {line.split()[0] for line in listed.splitlines()}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_job_that_a_document_shows_is_valid(document, tmp_path):
-    for block in re.findall(r"^```yaml\n(.*?)^```", document.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
-        if "kind: TrainingJob" in block and "metadata" in block:
-            file = tmp_path / "job.yaml"
-            file.write_text(block)
-            assert validate_file(file, ()).problems == (), block
+@pytest.mark.parametrize("document", PAGES, ids=lambda path: path.name)
+def test_every_code_block_is_valid(document):
+    wrong = [f"line {block.line}: {each}" for block in blocks(document) for each in problems(block)]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "problem"),
+    [
+        ("console", "$ torchyard run x.py --nosuch 1\n", "--nosuch"),
+        ("bash", "kubectl torchyard statsu x", "no such command"),
+        ("bash", "for x in; do", "syntax error"),
+        ("bash", "make install nosuch", "no such target"),
+        ("yaml", "spec: {nodess: 3}", "nodess"),
+        ("yaml", "schedulers: {nosuch: true}", "nosuch"),
+        ("python", "import torchyard as ty\nty.nothing()", "torchyard.nothing does not exist"),
+        ("", "x", "no language"),
+    ],
+)
+def test_a_block_that_would_mislead_a_reader_is_found(language, text, problem):
+    assert any(problem in each for each in problems(Block(language, text, 1)))
 
 
 def test_the_protocol_lists_the_variables_that_are_set_unless_given():
