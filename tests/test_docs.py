@@ -5,7 +5,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from tests.support.documentation import Block, blocks, problems
 
 from torchyard.api.launch import DEFAULT_ENV

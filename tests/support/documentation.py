@@ -171,29 +171,39 @@ def _document(document: Any) -> list[str]:
     if not isinstance(document, dict):
         return ["no mapping"]
     if "apiVersion" in document:
-        if document["apiVersion"] == API_VERSION:
-            judge = _job if document.get("kind") == KIND else _sweep
-            return judge(document.get("spec", {}))
-        named = document.get("kind") and document.get("metadata", {}).get("name")
-        return [] if named else ["an object without kind or name"]
-    keys = document.keys()
-    if keys == {"spec"} and keys_of(TrainingSweepSpec) >= document["spec"].keys():
-        return _sweep(document["spec"])
-    if keys == {"spec"}:
-        return _job(document["spec"])
-    if keys_of(TrainingJobSpec) >= keys:
-        return _job(document)
-    if keys_of(TrainingSweepSpec) >= keys:
-        return _sweep(document)
-    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
-    if keys == {"scrape_configs"}:  # of Prometheus
-        return [f"{each}: no job_name" for each in document["scrape_configs"] if "job_name" not in each]
-    if values.keys() >= keys:
-        schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
-        return [each.message for each in jsonschema.Draft202012Validator(schema).iter_errors(document)]
+        return _object(document)
+    part = document["spec"] if document.keys() == {"spec"} else document
+    judges = (
+        (keys_of(TrainingSweepSpec), _sweep),
+        (keys_of(TrainingJobSpec), _job),
+        ({"scrape_configs"}, _prometheus),
+        (yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")).keys(), _values),
+    )
+    judge = next((judge for names, judge in judges if names >= part.keys()), _params)
+    return judge(part)
+
+
+def _object(document: dict[str, Any]) -> list[str]:
+    if document["apiVersion"] == API_VERSION:
+        judge = _job if document.get("kind") == KIND else _sweep
+        return judge(document.get("spec", {}))
+    named = document.get("kind") and document.get("metadata", {}).get("name")
+    return [] if named else ["an object without kind or name"]
+
+
+def _values(document: dict[str, Any]) -> list[str]:
+    schema = json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+    return [each.message for each in jsonschema.Draft202012Validator(schema).iter_errors(document)]
+
+
+def _prometheus(document: dict[str, Any]) -> list[str]:
+    return [f"{each}: no job_name" for each in document["scrape_configs"] if "job_name" not in each]
+
+
+def _params(document: dict[str, Any]) -> list[str]:
+    """Judge parameters, which must be those of one workload."""
     params = document.get("params", document)
-    judged = [_job({"trainer": {"name": name, "params": params}}) for name in WORKLOADS]
-    return min(judged, key=len)
+    return min((_job({"trainer": {"name": name, "params": params}}) for name in WORKLOADS), key=len)
 
 
 def keys_of(model: type) -> set[str]:
