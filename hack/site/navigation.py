@@ -7,14 +7,21 @@ NAVIGATION: list[dict[str, Any]] = [
     {"Home": "index.md"},
     {
         "Start": [
-            {"Your own script": "your-script.md"},
-            {"Your code goes along": "your-code.md"},
-            {"Machines reached by ssh, and Slurm": "hosts.md"},
-            {"Install on a cluster": "installation.md"},
+            {"On a laptop, in five minutes": "start-laptop.md"},
+            {"On a cluster, in fifteen minutes": "start-cluster.md"},
+            {"For platform teams, in thirty minutes": "start-platform.md"},
+            {"Installing": "installation.md"},
         ]
     },
     {
         "Guides": [
+            {"Your own script": "your-script.md"},
+            {"Your code goes along": "your-code.md"},
+            {"When a job waits or fails": "troubleshooting.md"},
+            {"Data and secrets": "data-and-secrets.md"},
+            {"GPUs": "gpus.md"},
+            {"Trackers": "trackers.md"},
+            {"Machines reached by ssh, and Slurm": "hosts.md"},
             {"The page": "page.md"},
             {"Monitoring": "monitoring.md"},
             {"Python": "python.md"},
@@ -27,12 +34,14 @@ NAVIGATION: list[dict[str, Any]] = [
             {"Gang schedulers": "schedulers.md"},
             {"Elastic gangs and spares": "elastic.md"},
             {"Check jobs before they run": "validation.md"},
+            {"CI": "ci.md"},
             {"GitOps": "gitops.md"},
             {"Compared with other launchers": "comparison.md"},
         ]
     },
     {
         "Concepts": [
+            {"Rounds, first cause, budget, goodput": "concepts.md"},
             {"Architecture": "architecture.md"},
             {"Checkpoints": "checkpoints.md"},
             {"Slow ranks, spikes, corrupted numbers": "health.md"},

@@ -177,6 +177,7 @@ def _document(document: Any) -> list[str]:
         (keys_of(TrainingSweepSpec), _sweep),
         (keys_of(TrainingJobSpec), _job),
         ({"scrape_configs"}, _prometheus),
+        ({"repos"}, _pre_commit),
         (yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8")).keys(), _values),
     )
     judge = next((judge for names, judge in judges if names >= part.keys()), _params)
@@ -198,6 +199,11 @@ def _values(document: dict[str, Any]) -> list[str]:
 
 def _prometheus(document: dict[str, Any]) -> list[str]:
     return [f"{each}: no job_name" for each in document["scrape_configs"] if "job_name" not in each]
+
+
+def _pre_commit(document: dict[str, Any]) -> list[str]:
+    hooks = [hook for repo in document["repos"] for hook in repo["hooks"]]
+    return [problem for hook in hooks for problem in _command(f"{hook['entry']} job.yaml")]
 
 
 def _params(document: dict[str, Any]) -> list[str]:
