@@ -110,6 +110,38 @@ def test_only_an_operator_that_serves_metrics_asks_who_may_read_them(values):
     assert reader["metadata"]["name"] not in names
 
 
+def test_the_page_in_the_cluster_has_no_right_and_no_token():
+    documents = rendered({"page": {"enabled": True}})
+    assert operators(documents) == operators(rendered())
+    page = {each["kind"]: each for each in documents if each["metadata"]["name"] == "torchyard-page"}
+    assert set(page) == {"ServiceAccount", "Service", "NetworkPolicy", "Deployment"}
+    pod = page["Deployment"]["spec"]["template"]["spec"]
+    assert page["ServiceAccount"]["automountServiceAccountToken"] is pod["automountServiceAccountToken"] is False
+    assert not [each for each in documents if "torchyard-page" in str(each.get("subjects"))]
+    assert not [each for each in pod["volumes"] if "projected" in each]
+    (served,) = pod["containers"]
+    assert "ca" not in {each["name"] for each in served["volumeMounts"]}  # of the certificate's container alone
+    assert (served["securityContext"]["readOnlyRootFilesystem"], pod["securityContext"]["runAsNonRoot"]) == (True, True)
+
+
+def test_only_named_peers_reach_the_page_and_it_reaches_the_api_server_alone():
+    peers = [{"namespaceSelector": {"matchLabels": {"name": "login"}}}]
+    for values, ingress in (({}, []), ({"from": peers}, [{"ports": [{"port": "page"}], "from": peers}])):
+        documents = rendered({"page": {"enabled": True, **values}}, show="templates/page.yaml")
+        policy = one(documents, "NetworkPolicy")["spec"]
+        assert (policy["policyTypes"], policy["ingress"]) == (["Ingress", "Egress"], ingress)
+        assert policy["egress"] == [{"ports": [{"protocol": "TCP", "port": port} for port in (443, 6443, 8443)]}]
+
+
+def test_without_the_ca_of_the_chart_the_page_needs_a_certificate():
+    values = {"page": {"enabled": True}, "tls": {"existingSecret": "mine"}}
+    with pytest.raises(ValueError, match=r"page\.tls\.existingSecret"):
+        rendered(values)
+    values["page"]["tls"] = {"existingSecret": "page"}
+    pod = one(rendered(values, show="templates/page.yaml"), "Deployment")["spec"]["template"]["spec"]
+    assert "initContainers" not in pod
+
+
 def test_notifications_add_a_volume_and_no_right():
     documents = rendered({"notifications": {"secret": "hook"}})
     assert operators(documents) == operators(rendered())

@@ -44,6 +44,42 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end }}
 
+{{- define "torchyard.pageSelector" -}}
+app.kubernetes.io/name: {{ include "torchyard.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+app.kubernetes.io/component: page
+{{- end }}
+
+{{- define "torchyard.pageLabels" -}}
+{{ include "torchyard.pageSelector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- /* Signs certificates for a host, beside the container that uses them. It alone sees the key of the authority. */ -}}
+{{- define "torchyard.certificateContainer" -}}
+{{- $ := index . 0 -}}
+- name: certificate
+  image: {{ include "torchyard.image" $ | quote }}
+  imagePullPolicy: {{ $.Values.image.pullPolicy }}
+  restartPolicy: Always
+  command: [python3, -m, torchyard.app.certificate]
+  args: [--ca=/ca, --out=/tls, "--host={{ index . 1 }}", "--days={{ $.Values.tls.days }}"]
+  startupProbe:
+    exec: { command: [test, -e, /tls/ca.crt] }
+    periodSeconds: 1
+    failureThreshold: 60
+  resources:
+    requests: { cpu: 5m, memory: 48Mi, ephemeral-storage: 1Mi }
+    limits: { memory: 128Mi, ephemeral-storage: 16Mi }
+  securityContext: {{- include "torchyard.containerSecurity" $ | nindent 4 }}
+  terminationMessagePolicy: FallbackToLogsOnError
+  volumeMounts:
+    - { name: ca, mountPath: /ca, readOnly: true }
+    - { name: tls, mountPath: /tls }
+{{- end }}
+
 {{- /* The `restricted` Pod Security Standard, and a root file system that is read-only. */ -}}
 {{- define "torchyard.podSecurity" -}}
 runAsNonRoot: true

@@ -3,8 +3,9 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -13,7 +14,7 @@ from torchyard.client.artifacts import Allowance, Artifact
 from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.bundle.attach import Packed
 from torchyard.client.bundle.upload import announce, owner_of, upload
-from torchyard.client.curves import Curves, Scale
+from torchyard.client.curves import Curves, Scale, of_status
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.explanation import Explanation, explanation
 from torchyard.client.job_details import JobDetails
@@ -26,6 +27,8 @@ from torchyard.client.remote.session import Remote, translated
 from torchyard.client.summaries import Summary, summary_of
 from torchyard.kubernetes.client.errors import AlreadyExists, Rejected
 from torchyard.local.run import Event
+
+T = TypeVar("T")
 
 
 class ClusterBackend:
@@ -160,6 +163,44 @@ class ClusterBackend:
     async def profile(self, name: str, wish: str, *, replace: bool) -> int:
         """Write the request into every running pod."""
         return await profile.ask_for_profile(self.remote, name, wish, replace=replace)
+
+
+class ReadingBackend(ClusterBackend):
+    """A namespace of a cluster as a user of the page there: what the user may not read beside a job is left out."""
+
+    async def inspect(self, name: str) -> tuple[Kept, JobDetails]:
+        """Return a job and those of its pods that the user may see."""
+        kept = await self.get(name)
+        return kept, JobDetails(pods=await _permitted(remote_jobs.pods(self.remote, kept.job)))
+
+    async def events(self, name: str) -> list[Event]:
+        """Return the events of a job, oldest first."""
+        with translated(self.remote):
+            return await _permitted(remote_jobs.events(self.remote, (await self.get(name)).job))
+
+    async def explain(self, name: str) -> Explanation:
+        """Explain a job's state."""
+        job = (await self.get(name)).job
+        pods = await _permitted(remote_jobs.pods(self.remote, job))
+        events = await _permitted(remote_jobs.events(self.remote, job))
+        return explanation(job, pods, events, f"in {self.where}", self.flags, time.time())
+
+    async def curves(self, name: str, wanted: Iterable[str] | None = None, scale: Scale = "overview") -> Curves:  # noqa: ARG002
+        """Return the curves that the status keeps: the page sends no command into a pod."""
+        return of_status((await self.get(name)).job.status, wanted)
+
+    async def environment(self, name: str) -> bytes | None:  # noqa: ARG002
+        """Return None: it could only be read by a command in a pod."""
+        return None
+
+
+async def _permitted(reading: Awaitable[list[T]]) -> list[T]:
+    try:
+        return await reading
+    except Rejected as error:
+        if error.code != 403:
+            raise
+        return []
 
 
 def _kept(document: Document) -> Kept:

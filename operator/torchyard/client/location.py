@@ -4,9 +4,12 @@ import contextlib
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from torchyard.client.backend import Backend, Notice, logged
+
+if TYPE_CHECKING:
+    from torchyard.kubernetes.client.bearer import ReadingApi
 
 
 class Location(NamedTuple):
@@ -15,6 +18,8 @@ class Location(NamedTuple):
     kind: Literal["local", "cluster"]
     context: str | None = None
     namespace: str | None = None
+    api: "ReadingApi | None" = None
+    """The cluster as a user whose token came with a request; None: as the kubeconfig has it."""
 
 
 HERE = Location("local")
@@ -88,8 +93,8 @@ async def opened(location: Location, notice: Notice = logged) -> AsyncIterator[B
 
         yield LocalBackend(notice)
         return
-    from torchyard.client.cluster import ClusterBackend
+    from torchyard.client.cluster import ClusterBackend, ReadingBackend
     from torchyard.client.remote.session import connection
 
-    async with connection(location.context, location.namespace) as remote:
-        yield ClusterBackend(remote, notice)
+    async with connection(*location[1:]) as remote:
+        yield ClusterBackend(remote, notice) if location.api is None else ReadingBackend(remote, notice)

@@ -57,6 +57,6 @@ async def sweeps_there(location: Location, *, everywhere: bool = False) -> Listi
     from torchyard.client.remote import sweeps
     from torchyard.client.remote.session import connection
 
-    async with connection(location.context, location.namespace) as remote:
+    async with connection(*location[1:]) as remote:
         found, damaged = await sweeps.listed(remote, everywhere=everywhere)
         return Listing(found, damaged, remote.where)

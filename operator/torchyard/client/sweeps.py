@@ -119,7 +119,7 @@ class Sweep:
         from torchyard.client.remote import sweeps
         from torchyard.client.remote.session import connection
 
-        async with connection(self.location.context, self.location.namespace) as remote:
+        async with connection(*self.location[1:]) as remote:
             await sweeps.delete(remote, self.name)
 
     async def found(self) -> Found:
@@ -136,7 +136,7 @@ class Sweep:
         from torchyard.client.remote import sweeps
         from torchyard.client.remote.session import connection
 
-        async with connection(self.location.context, self.location.namespace) as remote:
+        async with connection(*self.location[1:]) as remote:
             sweep = self._same(await sweeps.get(remote, self.name))
             try:
                 return sweep, await sweeps.trials(remote, sweep)
@@ -162,7 +162,7 @@ class Sweep:
         from torchyard.client.remote import sweeps
         from torchyard.client.remote.session import connection
 
-        async with connection(self.location.context, self.location.namespace) as remote:
+        async with connection(*self.location[1:]) as remote:
             while True:
                 status = self._same(await sweeps.get(remote, self.name)).status
                 if status.state in {"Succeeded", "Failed", "Suspended"}:
@@ -173,7 +173,7 @@ class Sweep:
         from torchyard.client.remote import sweeps
         from torchyard.client.remote.session import connection
 
-        async with connection(self.location.context, self.location.namespace) as remote:
+        async with connection(*self.location[1:]) as remote:
             self._same(await sweeps.get(remote, self.name))
             await sweeps.set_suspend(remote, self.name, suspend)
 
@@ -360,7 +360,7 @@ async def create_at(location: Location, document: Mapping[str, Any]) -> dict[str
     """Create a sweep in a namespace of a cluster. Raises what `create` does."""
     from torchyard.client.remote.session import connection
 
-    async with connection(location.context, location.namespace) as remote:
+    async with connection(*location[1:]) as remote:
         return await create(remote, document)
 
 

@@ -16,6 +16,8 @@ from torchyard.client.errors import TorchYardError
 from torchyard.client.histories import Curve
 from torchyard.client.location import Location, opened
 from torchyard.client.summaries import seconds, summary_of
+from torchyard.kubernetes.client.errors import Rejected, Unauthorized
+from torchyard.reconcile.ports import Unavailable
 from torchyard.ui.places import listed, within
 from torchyard.ui.sweeps import sweep_page, sweep_rows
 
@@ -53,10 +55,12 @@ class Topic(NamedTuple):
 
 
 class Content(NamedTuple):
-    """JSON, and the digest that changes with it."""
+    """JSON, the digest that changes with it, and the status of the answer."""
 
     data: bytes
     digest: str
+    status: int = 200
+    """401 or 403: the API server rejects the user of a page in the cluster."""
 
 
 class Reader:
@@ -99,6 +103,7 @@ class Reader:
 
     async def _read(self, topic: Topic) -> Content:
         location, name = self.at(topic.place, topic.name)
+        status = 200
         try:
             if topic.kind == "sweeps":
                 found = await sweep_rows(location)
@@ -109,12 +114,23 @@ class Reader:
                     found = await _of_jobs(backend, location, topic._replace(name=name))
         except TorchYardError as error:
             found = {"error": error.sentence, "fix": error.fix}
+            status = 200 if location.api is None else status_of(error)
         data = msgspec.json.encode(found, enc_hook=str)
-        return Content(data, hashlib.blake2b(data, digest_size=12).hexdigest())
+        return Content(data, hashlib.blake2b(data, digest_size=12).hexdigest(), status)
 
     def pause(self, topic: Topic) -> float:
         """Return the seconds between two looks at a topic."""
         return QUIET_SECONDS[self.location(topic.place).kind][topic.kind]
+
+
+def status_of(error: TorchYardError) -> int:
+    """Return the status of an answer with an error: 401, 403 or 503 as the API server's answer has it, else 200."""
+    cause = error.__cause__
+    if isinstance(cause, Unauthorized):
+        return 401
+    if isinstance(cause, Unavailable):
+        return 503
+    return 403 if isinstance(cause, Rejected) and cause.code == 403 else 200
 
 
 async def _of_jobs(backend: Backend, location: Location, topic: Topic) -> dict[str, Any]:

@@ -46,10 +46,17 @@ class Watched:
 
 
 class Hub:
-    """The topics that are watched, and the streams that hear of changes."""
+    """The topics that are watched, and the streams that hear of changes.
 
-    def __init__(self, reader: Reader) -> None:
+    Args:
+        reader: of the topics.
+        most: topics at a time.
+    """
+
+    def __init__(self, reader: Reader, most: int = MAX_TOPICS) -> None:
         self.reader = reader
+        self._most = most
+        self.ended = asyncio.Event()
         self.topics: dict[Topic, Watched] = {}
         self.streams: set[asyncio.Queue[bytes]] = set()
 
@@ -62,20 +69,20 @@ class Hub:
         self.reader.location(topic.place)
         watched = self.topics.get(topic)
         if watched is None:
-            if len(self.topics) >= MAX_TOPICS:
-                raise TorchYardError(f"more than {MAX_TOPICS} views are open", "close some tabs")
+            if len(self.topics) >= self._most:
+                raise TorchYardError(f"more than {self._most} views are open", "close some tabs")
             watched = self.topics[topic] = Watched()
             watched.task = asyncio.create_task(self._follow(topic, watched))
         watched.until = time.monotonic() + LEASE_SECONDS
         return watched
 
-    async def content(self, topic: Topic) -> bytes:
+    async def content(self, topic: Topic) -> Content:
         """Return what a page shows of a topic. Raises what `watch` does."""
         watched = self.watch(topic)
         await watched.first.wait()
         if watched.content is None:
             raise TorchYardError(f"{topic} cannot be read", "the terminal of `torchyard ui` shows why", FAILED)
-        return watched.content.data
+        return watched.content
 
     def lines(self, topic: Topic, since: int) -> dict[str, Any]:
         """Return the lines of a log beyond a number, at most `MAX_LINES` of them. Raises what `watch` does."""
@@ -86,7 +93,11 @@ class Hub:
         return {"again": start != since, "last": watched.number, "lines": rows, "note": watched.note}
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop looking, and end the streams."""
+        self.ended.set()
+        for stream in self.streams:
+            with contextlib.suppress(asyncio.QueueFull):
+                stream.put_nowait(b"{}")
         tasks = [watched.task for watched in self.topics.values() if watched.task is not None]
         for task in tasks:
             task.cancel()

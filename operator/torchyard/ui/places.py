@@ -37,5 +37,7 @@ async def listed(backend: Backend, location: Location) -> tuple[str, list[Summar
         try:
             return f"all namespaces of {backend.cluster}", await backend.summaries(everywhere=True)
         except TorchYardError:
+            if location.api is not None:  # a page in the cluster: no namespace is the user's own
+                raise
             return backend.where, await backend.summaries()
     return backend.where, await backend.summaries()

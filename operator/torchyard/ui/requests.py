@@ -40,19 +40,29 @@ class Request(Struct, frozen=True, rename="camel"):
     profile: Literal["trace", "memory"] = "trace"
 
 
-class Requests:
-    """Answers requests."""
+READING = frozenset({"diff", "specification"})
+"""Requests that the API server answers as they are: no action, no command in a pod, no process of the server."""
 
-    def __init__(self, reader: Reader) -> None:
+
+class Requests:
+    """Answers requests.
+
+    Args:
+        reader: of the page.
+        only: names of the requests that are answered; None: all.
+    """
+
+    def __init__(self, reader: Reader, only: frozenset[str] | None = None) -> None:
         self._reader = reader
         self._sampler = Sampler()
         self.shelf = Shelf()
-        self._answers: dict[str, Callable[[Request], Awaitable[Any]]] = {
+        answers: dict[str, Callable[[Request], Awaitable[Any]]] = {
             "suspend": self._suspend, "resume": self._resume, "delete": self._delete, "artifacts": self._artifacts,
             "open": self._open, "stacks": self._stacks, "profile": self._profile, "diff": self._diff,
             "specification": self._specification, "check": self._check, "submit": self._submit,
             "importances": self._importances,
         }  # fmt: skip
+        self._answers = {what: answer for what, answer in answers.items() if only is None or what in only}
 
     async def answer(self, request: Request) -> Any:
         """Return the answer.

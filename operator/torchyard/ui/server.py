@@ -1,13 +1,13 @@
 """The HTTP server of `torchyard ui`: the page, its data, one stream of changes, and the actions of its user."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from aiohttp import ClientConnectionResetError, web
+from aiohttp.typedefs import Middleware
 
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.location import Location
@@ -21,6 +21,7 @@ STATIC = Path(__file__).parent / "static"
 LIBRARIES = ("preact.js", "uplot.js", "uplot.css")
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 QUEUED = 1000
+MAX_STREAMS = 64
 PING_SECONDS = 10.0
 MAX_BODY = 2 * 1024 * 1024
 """A specification has at most 1 MiB, which JSON may write longer."""
@@ -29,8 +30,20 @@ T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
+class Views(NamedTuple):
+    """What one user watches, and what answers the requests of the user."""
+
+    hub: Hub
+    requests: Requests
+
+    async def close(self) -> None:
+        """End the streams of the user, and what was started for it."""
+        await self.hub.close()
+        await self.requests.close()
+
+
 def application(places: dict[str, Location], access: Access) -> web.Application:
-    """Return the application.
+    """Return the application of the page of one user.
 
     Args:
         places: locations by the name that the page has for them.
@@ -39,12 +52,42 @@ def application(places: dict[str, Location], access: Access) -> web.Application:
     Raises:
         TorchYardError: the libraries of the page are not installed.
     """
+    reader = Reader(places)
+    views = Views(Hub(reader), Requests(reader))
+
+    async def shown(_request: web.Request) -> dict[str, Any]:
+        return {"places": list(places), "shown": list(places)[:2]}
+
+    app = page(lambda _request: views, shown, access.middleware)
+    app.add_routes([web.get(f"{PREFIX}{{token}}/{{path:.*}}", views.requests.shelf.answer)])
+
+    async def end(_app: web.Application) -> None:
+        await views.close()
+
+    app.on_shutdown.append(end)
+    return app
+
+
+def page(
+    views: Callable[[web.Request], Views],
+    places: Callable[[web.Request], Awaitable[dict[str, Any]]],
+    access: Middleware,
+) -> web.Application:
+    """Return the page for one or more users.
+
+    Args:
+        views: returns those of the user of a request.
+        places: returns what the page shows at first.
+        access: rejects requests that are not from a user of the page.
+
+    Raises:
+        TorchYardError: the libraries of the page are not installed.
+    """
     if missing := [name for name in LIBRARIES if not (STATIC / "lib" / name).is_file()]:
         what = f"the browser libraries of the page are not installed ({', '.join(missing)})"
         raise TorchYardError(what, "in a clone: `make install`; else install a released wheel", FAILED)
-    app = web.Application(middlewares=[access.middleware, _errors], client_max_size=MAX_BODY)
-    hub = Hub(Reader(places))
-    server = _Handlers(hub)
+    app = web.Application(middlewares=[access, _errors], client_max_size=MAX_BODY)
+    server = _Handlers(views, places)
     app.add_routes(
         [
             web.get("/", _file("index.html")),
@@ -59,10 +102,8 @@ def application(places: dict[str, Location], access: Access) -> web.Application:
             web.get("/api/stream", server.stream),
             web.post("/api/watch", server.watch),
             web.post("/api/ask", server.ask),
-            web.get(f"{PREFIX}{{token}}/{{path:.*}}", server.requests.shelf.answer),
         ]
     )
-    app.on_shutdown.append(server.end)
     return app
 
 
@@ -95,43 +136,47 @@ class _Watch(msgspec.Struct, frozen=True):
 
 
 class _Handlers:
-    def __init__(self, hub: Hub) -> None:
-        self._hub = hub
-        self.requests = Requests(hub.reader)
-        self._ended = asyncio.Event()
+    def __init__(
+        self, views: Callable[[web.Request], Views], places: Callable[[web.Request], Awaitable[dict[str, Any]]]
+    ) -> None:
+        self._views, self._places = views, places
 
-    async def places(self, _request: web.Request) -> web.Response:
-        places = self._hub.reader.places
-        return _json({"places": list(places), "shown": list(places)[:2]})
+    async def places(self, request: web.Request) -> web.Response:
+        return _json(await self._places(request))
 
     async def topic(self, request: web.Request) -> web.Response:
-        topic = _topic(request.query.get("topic", ""))
-        return web.Response(body=await self._hub.content(topic), content_type="application/json")
+        content = await self._views(request).hub.content(_topic(request.query.get("topic", "")))
+        return web.Response(body=content.data, content_type="application/json", status=content.status)
 
     async def logs(self, request: web.Request) -> web.Response:
         since = request.query.get("since", "0")
         if not since.isdigit() or len(since) > 15:
             raise TorchYardError(f"since={since[:20]!r} is not a number")
-        return _json(self._hub.lines(_topic(request.query.get("topic", "")), int(since)))
+        return _json(self._views(request).hub.lines(_topic(request.query.get("topic", "")), int(since)))
 
     async def watch(self, request: web.Request) -> web.Response:
-        wanted = _decoded(await request.read(), _Watch)
+        wanted, hub = _decoded(await request.read(), _Watch), self._views(request).hub
         for text in wanted.topics[:32]:
-            self._hub.watch(_topic(text))
+            hub.watch(_topic(text))
         return _json({})
 
     async def ask(self, request: web.Request) -> web.Response:
-        return _json(await self.requests.answer(_decoded(await request.read(), Request)))
+        return _json(await self._views(request).requests.answer(_decoded(await request.read(), Request)))
 
     async def stream(self, request: web.Request) -> web.StreamResponse:
         """Send the topics that change, as server-sent events; the browser connects again by itself."""
-        response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+        hub = self._views(request).hub
+        if len(hub.streams) >= MAX_STREAMS:
+            raise TorchYardError(f"more than {MAX_STREAMS} browsers show the page", "close some")
+        # A proxy in front of it must not keep lines back.
+        headers = {**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+        response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         queue: asyncio.Queue[bytes] = asyncio.Queue(QUEUED)
-        self._hub.streams.add(queue)
+        hub.streams.add(queue)
         try:
             await response.write(b"retry: 500\n\nevent: hello\ndata: {}\n\n")
-            while not self._ended.is_set():
+            while not hub.ended.is_set():
                 try:
                     message = await asyncio.wait_for(queue.get(), PING_SECONDS)
                 except TimeoutError:
@@ -141,16 +186,8 @@ class _Handlers:
         except (ConnectionResetError, ClientConnectionResetError):
             pass  # the tab was closed
         finally:
-            self._hub.streams.discard(queue)
+            hub.streams.discard(queue)
         return response
-
-    async def end(self, _app: web.Application) -> None:
-        self._ended.set()
-        for stream in self._hub.streams:
-            with contextlib.suppress(asyncio.QueueFull):
-                stream.put_nowait(b"{}")
-        await self._hub.close()
-        await self.requests.close()
 
 
 def _topic(text: str) -> Topic:

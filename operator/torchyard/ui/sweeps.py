@@ -39,6 +39,8 @@ async def _listing(location: Location) -> Listing:
         try:
             return await sweeps_there(location, everywhere=True)
         except TorchYardError:  # the user may list those of one namespace only
+            if location.api is not None:
+                raise
             return await sweeps_there(location)
     return await sweeps_there(location)
 

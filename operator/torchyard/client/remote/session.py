@@ -35,8 +35,13 @@ class Remote(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def connection(context: str | None, namespace: str | None) -> AsyncIterator[Remote]:
+async def connection(context: str | None, namespace: str | None, api: Api | None = None) -> AsyncIterator[Remote]:
     """Connect to a cluster; its errors become `TorchYardError` in this block.
+
+    Args:
+        context: of the kubeconfig; None: the current one.
+        namespace: to look in; None: that of the context.
+        api: an open connection to the cluster that this process runs in, in place of a context.
 
     Raises:
         TorchYardError: there is no cluster, it does not answer or rejects the request, or the name is invalid.
@@ -46,11 +51,13 @@ async def connection(context: str | None, namespace: str | None) -> AsyncIterato
             f"-n {namespace!r} is not a valid name of a namespace", "`kubectl get namespaces` lists them"
         )
     async with contextlib.AsyncExitStack() as stack:
-        try:
-            api = await stack.enter_async_context(connected(context))
-        except ValueError as error:
-            raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
-        where = f"context {api.credentials.context}" if api.credentials.context else api.credentials.server
+        where = "this cluster"
+        if api is None:
+            try:
+                api = await stack.enter_async_context(connected(context))
+            except ValueError as error:
+                raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
+            where = f"context {api.credentials.context}" if api.credentials.context else api.credentials.server
         remote = Remote(api, namespace or api.namespace, where, location_flags(context, namespace))
         with translated(remote):
             yield remote

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import re
 import socket
+import ssl
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -292,7 +293,7 @@ class Api:
     def another_session(self) -> aiohttp.ClientSession:
         """Return another session on the same connections, for a library that closes what it is given."""
         assert self.session.connector is not None
-        return _session(self.credentials, self.session.connector, owner=False)
+        return session_for(self.credentials, self.session.connector, owner=False)
 
     async def request(
         self,
@@ -392,19 +393,21 @@ async def connected(context: str | None = None) -> AsyncIterator[Api]:
         ValueError: there is no usable configuration.
     """
     credentials = await Credentials.load(context)
-    connector = aiohttp.TCPConnector(
-        limit=CONNECTIONS,
-        ssl=credentials.tls if credentials.tls is not None else True,
-        keepalive_timeout=60.0,
-        socket_factory=_socket,
-    )
-    async with _session(credentials, connector) as session:
+    async with session_for(credentials, connector_for(credentials.tls)) as session:
         yield Api(session, credentials)
 
 
-def _session(
+def connector_for(tls: ssl.SSLContext | None) -> aiohttp.BaseConnector:
+    """Return connections to an API server; `tls`: None: it speaks plain HTTP."""
+    return aiohttp.TCPConnector(
+        limit=CONNECTIONS, ssl=tls if tls is not None else True, keepalive_timeout=60.0, socket_factory=_socket
+    )
+
+
+def session_for(
     credentials: Credentials, connector: aiohttp.BaseConnector, *, owner: bool = True
 ) -> aiohttp.ClientSession:
+    """Return a session whose requests carry credentials; `owner`: it closes the connections with itself."""
     return aiohttp.ClientSession(
         connector=connector,
         connector_owner=owner,

@@ -1,5 +1,5 @@
 import { html, useRef, useState } from "./lib/preact.js";
-import { Problem, address } from "./common.js";
+import { Problem, address, server } from "./common.js";
 import { ask } from "./live.js";
 
 /**
@@ -21,6 +21,7 @@ export function Actions({ verbs, request, children }) {
     setProblem(found.error ? found : null);
     if (!found.error && asked === "delete") location.hash = "#/list";
   };
+  if (server.reading) return html`<div class="bar actions">${children}</div>`;
   const button = (verb) => html`<button key=${verb} class=${verb === "delete" ? "danger" : ""} disabled=${busy !== ""}
     onClick=${() => (setAsked(verb), dialog.current.showModal())}>${busy === verb ? `${verbs[verb][0]} ...` : verbs[verb][0]}</button>`;
   return html`<div class="bar actions">${Object.keys(verbs).filter((verb) => verb !== "delete").map(button)}

@@ -1,4 +1,5 @@
 import { html, render, useEffect, useRef, useState } from "./lib/preact.js";
+import { Problem, server } from "./common.js";
 import { Difference } from "./diff.js";
 import { Job } from "./job.js";
 import { List } from "./list.js";
@@ -19,11 +20,13 @@ function route() {
 function Page({ page, words, places }) {
   const [place, name, other, otherName] = words;
   const key = words.join("/");
+  if (!places) return null;
+  if (places.error) return html`<${Problem} ...${places} />`;
   if (page === "job" && name) return html`<${Job} key=${key} place=${place} name=${name} />`;
   if (page === "sweep" && name) return html`<${Sweep} key=${key} place=${place} name=${name} />`;
   if (page === "diff" && otherName) return html`<${Difference} key=${key} left=${[place, name]} right=${[other, otherName]} />`;
-  if (page === "new" && name) return html`<${New} key=${key} place=${place} name=${name} kind=${other} />`;
-  return places && html`<${List} places=${places.places} first=${places.shown} />`;
+  if (page === "new" && name && !server.reading) return html`<${New} key=${key} place=${place} name=${name} kind=${other} />`;
+  return html`<${List} places=${places.places} first=${places.shown} />`;
 }
 
 function App() {
@@ -39,7 +42,7 @@ function App() {
       main.current.focus({ preventScroll: true });
     };
     addEventListener("hashchange", changed);
-    const load = () => get("/api/places").then((found) => found.places && setPlaces(found)).catch(() => setTimeout(load, 1000));
+    const load = () => get("/api/places").then((found) => (Object.assign(server, { reading: found.reading === true }), setPlaces(found))).catch(() => setTimeout(load, 1000));
     load();
     const timer = { id: 0 };
     const end = watchState((connected) => {
@@ -63,7 +66,7 @@ function App() {
   return html`<a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), main.current.focus())}>Skip to the content</a>
     <header><a class="brand" href="#/list"><svg viewBox="0 0 16 16" aria-hidden="true"><rect width="16" height="16" rx="3.5" /><path d="M3 11 6 6l3 3 4-5" /></svg>TorchYard</a>
       ${page !== "list" && html`<nav aria-label="Page"><a href="#/list">All jobs</a></nav>`}
-      <span role="status" class="lost">${answers ? "" : "The server does not answer: `torchyard ui` starts it again."}</span></header>
+      <span role="status" class="lost">${answers ? "" : `The server does not answer${server.reading ? "." : ": `torchyard ui` starts it again."}`}</span></header>
     <main id="main" ref=${main} tabindex="-1"><${Page} page=${page} words=${words} places=${places} /></main>`;
 }
 

@@ -1,6 +1,9 @@
 import { html, useEffect, useRef, useState } from "./lib/preact.js";
 import { get, watch } from "./live.js";
 
+/** What the server says of itself; `reading`: it runs in a cluster, and shows without changing anything. */
+export const server = { reading: false };
+
 /** What the server has for a topic, again after each change; null at first. One request at a time. */
 export function useTopic(topic) {
   const [content, setContent] = useState(null);
@@ -62,7 +65,7 @@ export function bytes(value) {
 }
 
 export function placeName(place) {
-  return place === "here" ? "this machine" : place;
+  return { here: "this machine", "*": "all namespaces" }[place] ?? place;
 }
 
 /** A value that is kept in this browser. */

@@ -1,7 +1,7 @@
 import { html, useEffect, useState } from "./lib/preact.js";
 import { Actions, verbsOfJob } from "./actions.js";
 import { Artifacts } from "./artifacts.js";
-import { Problem, State, Wide, address, bytes, figure, placeName, span, useNow, useTopic } from "./common.js";
+import { Problem, State, Wide, address, bytes, figure, placeName, server, span, useNow, useTopic } from "./common.js";
 import { Curves } from "./curves.js";
 import { ask } from "./live.js";
 import { Log } from "./log.js";
@@ -23,8 +23,8 @@ export function Job({ place, name }) {
     <${Rounds} attempts=${attempts} goodput=${job.status.goodput} />
     <${Ranks} job=${job} />
     <${Log} place=${place} name=${name} failing=${cause?.rank} />
-    ${TRAINS.includes(job.state) && html`<${Probe} place=${place} name=${name} profiles=${job.profiles} />`}
-    <${Artifacts} place=${place} name=${name} saved=${job.status.checkpoint} />
+    ${TRAINS.includes(job.state) && !server.reading && html`<${Probe} place=${place} name=${name} profiles=${job.profiles} />`}
+    ${!server.reading && html`<${Artifacts} place=${place} name=${name} saved=${job.status.checkpoint} />`}
     <${Events} events=${job.events} />
     <${Specification} place=${place} name=${name} spec=${job.spec} />`;
 }

@@ -1,5 +1,5 @@
 import { html, useMemo, useState } from "./lib/preact.js";
-import { Problem, State, Wide, address, nameOf, placeName, span, useKept, useNow, useTopics } from "./common.js";
+import { Problem, State, Wide, address, nameOf, placeName, server, span, useKept, useNow, useTopics } from "./common.js";
 
 const SHOWN = 200;
 const FILTERS = { all: () => true, running: (job) => !["Succeeded", "Failed", "Suspended"].includes(job.state),
@@ -12,9 +12,11 @@ function rowsOf(contents, places, kind) {
   return places.length > 1 ? rows.sort((a, b) => (b.start ?? 0) - (a.start ?? 0)) : rows;
 }
 
-export function List({ places, first }) {
+export function List({ places: offered, first }) {
   const [chosen, setChosen] = useKept("places", first);
-  const shown = places.filter((place) => chosen.includes(place));
+  const [added, setAdded] = useKept("namespaces", []);
+  const places = [...offered, ...(server.reading ? added.filter((each) => !offered.includes(each)) : [])];
+  const shown = places.length === 1 ? places : places.filter((place) => chosen.includes(place));
   const now = useNow();
   const contents = useTopics(shown.flatMap((place) => [`jobs|${place}`, `sweeps|${place}`]));
   const [search, setSearch] = useState("");
@@ -51,6 +53,7 @@ export function List({ places, first }) {
         <option value="">all</option>${namespaces.map((each) => html`<option key=${each}>${each}</option>`)}</select></label>`}
       ${places.length > 1 && html`<fieldset><legend class="hidden">Places</legend>${places.map((place) => html`<label class="chip" key=${place}><input
         type="checkbox" checked=${shown.includes(place)} onChange=${() => setChosen(toggle(shown, place))} />${placeName(place)}</label>`)}</fieldset>`}
+      ${server.reading && !offered.includes("*") && html`<${AddNamespace} add=${(name) => (setAdded([...new Set([...added, name])]), setChosen([...new Set([...chosen, name])]))} />`}
       ${hidden > 0 && html`<label class="chip"><input type="checkbox" checked=${trials} onChange=${() => setTrials(!trials)} />trials of sweeps</label>`}
       <output class="dim">${jobs.length} of ${trials ? all.length : all.length - hidden}</output>
     </form>
@@ -83,6 +86,15 @@ export function List({ places, first }) {
     ${marked.length > 0 && html`<div class="float" role="region" aria-label="Comparison">${right
       ? html`<a class="button primary" href=${address("diff", left.place, nameOf(left), right.place, nameOf(right))}>Compare ${left.name} with ${right.name}</a>`
       : html`<span>Choose a second job to compare with.</span>`} <button onClick=${() => setMarked([])}>Cancel</button></div>`}`;
+}
+
+/** A user who may not list the jobs of all namespaces names those that it may read. */
+function AddNamespace({ add }) {
+  const [name, setName] = useState("");
+  const fits = /^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$/.test(name);
+  const pressed = (event) => event.key === "Enter" && (event.preventDefault(), fits && (add(name), setName("")));
+  return html`<label>Add a namespace <input size="12" value=${name} onInput=${(event) => setName(event.target.value)} onKeyDown=${pressed} /></label>
+    <button type="button" class="small" disabled=${!fits} onClick=${() => (add(name), setName(""))}>Add</button>`;
 }
 
 function Name({ page, row, several }) {

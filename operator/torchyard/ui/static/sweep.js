@@ -1,6 +1,6 @@
 import { html, useEffect, useRef, useState } from "./lib/preact.js";
 import { Actions, verbsOfSweep } from "./actions.js";
-import { Problem, State, Wide, address, placeName, span, useTopic } from "./common.js";
+import { Problem, State, Wide, address, placeName, server, span, useTopic } from "./common.js";
 import { ask } from "./live.js";
 
 const [LEAST, HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [480, 280, 72, 16, 14, 34];
@@ -28,7 +28,7 @@ export function Sweep({ place, name }) {
       <p>${Object.entries(best.parameters).map(([path, value]) => html`<code key=${path}>${short.get(path) ?? path}=${value}</code> `)}</p></section>`}
     <section><h2>History</h2><${History} shown=${sweep.history} goal=${sweep.goal} hot=${hot} setHot=${setHot} /></section>
     <section><h2>Parallel coordinates</h2><${Coordinates} shown=${sweep.coordinates} hot=${hot} setHot=${setHot} /></section>
-    <${Importances} place=${place} name=${name} complete=${count("complete")} short=${short} />
+    ${!server.reading && html`<${Importances} place=${place} name=${name} complete=${count("complete")} short=${short} />`}
     <${Trials} sweep=${sweep} short=${short} jobOf=${jobOf} hot=${hot} setHot=${setHot} />`;
 }
 
