@@ -125,6 +125,9 @@ kind-up: ## a kind cluster of three nodes on this machine (docs/testbed.md); SCH
 kind-images: ## build our images from the working tree and load what changed into that cluster
 	@$(PYTHON) hack/kind images
 
+prometheus: ## compile Prometheus and promtool once, for tests/chart/test_prometheus.py
+	@$(PYTHON) hack/kind program prometheus
+
 kind-env: ## print what a shell needs for it: eval "$$(make -s kind-env)"
 	@$(PYTHON) hack/kind env
 
@@ -176,4 +179,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-schedulers test-schedulers-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images kind-env kind-demo kind-down manifests sbom audit scan release docs generate lock format clean
+.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-schedulers test-schedulers-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images prometheus kind-env kind-demo kind-down manifests sbom audit scan release docs generate lock format clean

@@ -9,7 +9,7 @@ import cluster
 import docker
 import gang_schedulers
 import images
-from binaries import SCHEDULERS, TOOLS, programs
+from binaries import MONITORING, SCHEDULERS, TOOLS, programs
 from cache import lock
 from demo import demo
 from shell import SKIP, Unavailable, say
@@ -71,9 +71,9 @@ def run(argv: list[str]) -> int:
     match argv:
         case ["env"]:
             env()
-        case ["program", name] if name in TOOLS | SCHEDULERS:
+        case ["program", name] if name in TOOLS | SCHEDULERS | MONITORING:
             with lock():
-                folder = programs((TOOLS | SCHEDULERS)[name])
+                folder = programs((TOOLS | SCHEDULERS | MONITORING)[name])
                 print(folder / name if (folder / name).exists() else folder)
         case ["demo"]:
             with lock():

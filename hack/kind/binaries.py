@@ -59,6 +59,16 @@ SCHEDULERS = {
     "jobset": Family("jobset", ("sigs.k8s.io/jobset",), "2 min"),
 }
 
+# Tries alerts and dashboards: a server and promtool. Of its service discoveries only the one by file is compiled.
+MONITORING = {
+    "prometheus": Family(
+        "prometheus",
+        ("github.com/prometheus/prometheus/cmd/prometheus", "github.com/prometheus/prometheus/cmd/promtool"),
+        "6 min",
+        tags="remove_all_sd",
+    ),
+}
+
 # What a node image is made of.
 KUBE_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubeadm", "kubelet")
 NODE = {

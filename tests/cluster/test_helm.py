@@ -68,6 +68,15 @@ print(answer.read().decode())
 """
 
 
+# What the proxy in front of the page does: it adds the token of a user.
+PAGE = """
+import http.client, ssl, sys
+caller = http.client.HTTPSConnection("127.0.0.1", 8443, context=ssl._create_unverified_context())
+caller.request("GET", sys.argv[2], headers={"Host": sys.argv[1], "Authorization": f"Bearer {sys.argv[3]}"})
+print(caller.getresponse().status)
+"""
+
+
 @pytest.fixture
 async def accounts(api, namespace):
     """Tokens of two service accounts: the first one may read metrics of a release once `bind` was called with it."""
@@ -105,6 +114,7 @@ async def release(api, namespace, helm, tmp_path):
         "rbac": {"aggregate": False},
         "resources": {"requests": {"cpu": "10m"}},
         "metrics": {"enabled": True},
+        "page": {"enabled": True},
     }
     before = json.loads(await api.request("GET", CRD_PATH))["metadata"]
 
@@ -188,6 +198,12 @@ class Installation:
         said = [await execute(self.namespace, name, *words, container="operator") for name in names]
         return [(int(status), page) for status, _, page in (each.partition("\n") for each in said)]
 
+    async def page(self, release, topic, token):
+        """Status of an answer of the page, asked in its own pod."""
+        (pod,) = await self.pods("app.kubernetes.io/component=page")
+        words = ("python3", "-c", PAGE, f"{release}-page.{self.namespace}.svc", f"/api/topic?topic={topic}", token)
+        return int(await execute(self.namespace, pod["metadata"]["name"], *words, container="page"))
+
     async def refused(self, release, token):
         """Requests of the operators that were refused for want of a right."""
         pages = [page for _, page in await self.scraped(release, token)]
@@ -206,6 +222,8 @@ async def test_a_job_trains_on_through_upgrade_uninstall_and_reinstall(api, name
     await place.trains_on()
     same = await place.identity()
     authority = await place.secret(f"{name}-ca")
+    for token, answer in ((prometheus, 403), ("x.y.z", 401)):
+        assert await place.page(name, f"jobs|{namespace}", token) == answer
     assert [status for status, _ in await place.scraped(name, prometheus)] == [403]
     await bind(name)
 
