@@ -129,7 +129,7 @@ async def test_after_the_login_of_a_proxy_a_browser_comes_from_another_site():
         assert (await page.ask("/healthz", token="", host="10.0.0.7:8443")).text_read == "ok\n"
 
 
-@pytest.mark.parametrize("header", ["Basic YWRhOng=", "Bearer", "Bearer a b", "bearer \x7f"])
+@pytest.mark.parametrize("header", ["Basic YWRhOng=", "Bearer", "Bearer a b", "bearer a;b"])
 async def test_what_is_no_bearer_token_never_reaches_the_api_server(header):
     async with serve() as page, aiohttp.ClientSession() as session:
         answer = await session.get(f"{page.url}/", headers={"Host": HOST, "Authorization": header})

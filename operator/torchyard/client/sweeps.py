@@ -356,12 +356,12 @@ def creatable(sweep: TrainingSweep, source: str, namespace: str | None) -> dict[
     return document
 
 
-async def create_at(location: Location, document: Mapping[str, Any]) -> dict[str, Any]:
-    """Create a sweep in a namespace of a cluster. Raises what `create` does."""
+async def create_at(location: Location, document: Mapping[str, Any], code: "Packed | None" = None) -> dict[str, Any]:
+    """Create a sweep in a namespace of a cluster, and send its code. Raises what `create` does."""
     from torchyard.client.remote.session import connection
 
     async with connection(*location[1:]) as remote:
-        return await create(remote, document)
+        return await create(remote, document, code)
 
 
 async def create(remote: Any, document: Mapping[str, Any], code: "Packed | None" = None) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class Requests:
         return await runs.specification(*self._at(request), request.kind)
 
     async def _check(self, request: Request) -> Any:
-        return await runs.problems_of(request.text)
+        return await runs.problems_of(self._at(request)[0], request.text)
 
     async def _submit(self, request: Request) -> Any:
         return await runs.submit(self._at(request)[0], request.text)

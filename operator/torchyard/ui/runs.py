@@ -8,9 +8,11 @@ from typing import Any
 
 from torchyard.api.names import OF_TRIALS
 from torchyard.api.resource import TrainingJob, job_document, resolved
+from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.problems import Problem
 from torchyard.api.validation.validate import Validation, kind_of, validate_bytes
 from torchyard.api.yaml_text import dumped
+from torchyard.client.bundle.attach import packed
 from torchyard.client.errors import FAILED, InvalidJobError, TorchYardError
 from torchyard.client.jobs import creatable as creatable_job
 from torchyard.client.jobs import create as create_job
@@ -18,7 +20,7 @@ from torchyard.client.local import find, load
 from torchyard.client.location import Location, opened
 from torchyard.client.start import RequestedJob, folder_of, start
 from torchyard.client.sweep_files import checked_trials
-from torchyard.client.sweeps import Sweep, prepared
+from torchyard.client.sweeps import Sweep, prepared, with_code
 from torchyard.client.sweeps import creatable as creatable_sweep
 from torchyard.client.sweeps import create_at as create_sweep
 from torchyard.client.trainers import fault
@@ -64,7 +66,15 @@ def _fresh(document: dict[str, Any]) -> dict[str, Any]:
         kept[field] = {key: text for key, text in kept[field].items() if key not in OF_TRIALS}
     named = {"name": _next_name(metadata["name"]), **{field: value for field, value in kept.items() if value}}
     spec = {field: value for field, value in document["spec"].items() if field != "suspend"}
-    return {**document, "metadata": named, "spec": spec}
+    if "jobTemplate" in spec:
+        spec["jobTemplate"] = {**spec["jobTemplate"], "spec": _with_own_code(spec["jobTemplate"].get("spec", {}))}
+    return {**document, "metadata": named, "spec": _with_own_code(spec)}
+
+
+def _with_own_code(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return a specification whose code is read again: what a submission filled in is of the code of that time."""
+    code = {field: value for field, value in spec.get("code", {}).items() if field == "path"}
+    return {**spec, "code": code} if code else {field: value for field, value in spec.items() if field != "code"}
 
 
 def _next_name(name: str) -> str:
@@ -75,20 +85,37 @@ def _next_name(name: str) -> str:
     return next((each for each in names if not (runs / each).exists()), name)
 
 
-async def problems_of(text: str) -> dict[str, Any]:
-    """Return the problems of a text with their lines, or its kind and name if it is valid."""
-    validated, problems = await asyncio.to_thread(_checked, text)
+async def problems_of(location: Location, text: str) -> dict[str, Any]:
+    """Return the problems of a text with their lines, or its kind, name and folder of code if it is valid."""
+    validated, problems = await asyncio.to_thread(_checked, location, text)
     if validated is None:
         return {"problems": [_problem(each) for each in problems]}
     kind = "sweep" if isinstance(validated, TrainingSweep) else "job"
-    return {"problems": [], "kind": kind, "name": validated.metadata.name}
+    code = _spec_of(validated).code
+    return {"problems": [], "kind": kind, "name": validated.metadata.name, "code": code.path if code else None}
+
+
+def _spec_of(wanted: TrainingJob | TrainingSweep) -> TrainingJobSpec:
+    return wanted.spec.job_template.spec if isinstance(wanted, TrainingSweep) else wanted.spec
 
 
 def _problem(problem: Problem) -> dict[str, Any]:
     return {"line": problem.line, "path": problem.path, "what": problem.what, "fix": problem.fix}
 
 
-def _checked(text: str) -> tuple[TrainingJob | TrainingSweep | None, Iterable[Problem]]:
+def _checked(location: Location, text: str) -> tuple[TrainingJob | TrainingSweep | None, Iterable[Problem]]:
+    wanted, problems = _valid(text)
+    if wanted is None or location.kind == "local":
+        return wanted, problems
+    code = _spec_of(wanted).code
+    if code is not None and not Path(code.path or "").is_absolute():
+        path = "spec.jobTemplate.spec.code.path" if isinstance(wanted, TrainingSweep) else "spec.code.path"
+        what = f"{code.path!r} is relative to a job file, and a form is in no folder"
+        return None, [Problem(FORM, 0, path, what, "write the whole path of the folder on this machine")]
+    return wanted, problems
+
+
+def _valid(text: str) -> tuple[TrainingJob | TrainingSweep | None, Iterable[Problem]]:
     data = text.encode("utf-8", "surrogatepass")
     if kind_of(data) == SWEEP:
         sweep = checked_trials(validate_sweep_bytes(data, FORM), FORM)
@@ -110,7 +137,7 @@ async def submit(location: Location, text: str) -> dict[str, str]:
     Raises:
         TorchYardError: it is invalid, its name is taken, or the cluster rejects it.
     """
-    wanted, problems = await asyncio.to_thread(_checked, text)
+    wanted, problems = await asyncio.to_thread(_checked, location, text)
     if wanted is None:
         raise InvalidJobError("; ".join(str(each) for each in list(problems)[:3]) or "there is no job", [*problems])
     if location.kind == "cluster":
@@ -130,13 +157,15 @@ async def submit(location: Location, text: str) -> dict[str, str]:
 
 async def _created(location: Location, wanted: TrainingJob | TrainingSweep) -> dict[str, str]:
     if isinstance(wanted, TrainingSweep):
+        wanted, code = await asyncio.to_thread(with_code, wanted, Path("/"), _ignored)
         document = creatable_sweep(wanted, FORM, None)
         at = location._replace(namespace=document["metadata"].get("namespace") or location.namespace)
-        made = await create_sweep(at, document)
+        made = await create_sweep(at, document, code)
         return {"kind": "sweep", "name": f"{made['metadata']['namespace']}/{wanted.metadata.name}"}
-    document = creatable_job(wanted, FORM, None)
+    code = await asyncio.to_thread(packed, wanted, Path("/"), _ignored)
+    document = creatable_job(wanted if code is None else code.job, FORM, None)
     at = location._replace(namespace=document["metadata"].get("namespace") or location.namespace)
-    kept = await create_job(at, document)
+    kept = await create_job(at, document, code)
     return {"kind": "job", "name": f"{kept.job.metadata.namespace}/{kept.job.metadata.name}"}
 
 

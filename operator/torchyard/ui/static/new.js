@@ -19,7 +19,7 @@ export function New({ place, name, kind = "job" }) {
     const number = (newest.current += 1);
     setChecked(null);
     const timer = setTimeout(async () => {
-      const found = await ask("check", { text });
+      const found = await ask("check", { place, name, text });
       if (number === newest.current) setChecked(found); // another text was written meanwhile
     }, CHECK_MS);
     return () => clearTimeout(timer);
@@ -51,6 +51,7 @@ export function New({ place, name, kind = "job" }) {
       <a class="button" href=${address(kind, place, name)}>Cancel</a></div>`}
     ${answer?.error && html`<${Problem} ...${answer} />`}
     <dialog ref=${dialog} aria-labelledby="asked"><p id="asked">${checked?.kind === "sweep" ? "The sweep" : "The job"} ${checked?.name} starts ${where}, with your rights.${
+      checked?.code ? ` It gets the files of ${checked.code} on this machine, as they are now.` : ""}${
       place === "here" ? " It goes on when this page is closed." : ""}</p><div class="bar"><button class="primary" onClick=${submit}>Start</button>
       <button onClick=${() => dialog.current.close()}>Cancel</button></div></dialog>`;
 }
