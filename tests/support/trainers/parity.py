@@ -64,26 +64,33 @@ def row_of(family: str, folder: Path) -> Row:
         check_agreement(session, family, packs=False)
     except ConfigError:
         return Row(family, *[False] * 5)
-    model = session.parallel.module
-    spread = torch.arange(36).view(3, 12)
     with torch.no_grad():
-        packed = family not in VISION and packing_problem(model, spread, torch.float32) is None
-        cached = cache_problem(model, ALONE.device, dtype=torch.float32) is None
+        cached = cache_problem(session.parallel.module, ALONE.device, dtype=torch.float32) is None
+    packed = family not in VISION and packs(source, folder)
     return Row(family, True, packed, cached, adapts(source, folder), exports(work, session, source, folder))
 
 
-def begun(source: Path, folder: Path, **params: object) -> tuple[LanguageModeling, Session]:
+def begun(
+    source: Path, folder: Path, parallelism: Parallelism | None = None, **params: object
+) -> tuple[LanguageModeling, Session]:
     """Return a workload and a session whose model has the weights of a folder."""
     data = folder / "data.jsonl"
     data.write_text('{"prompt": "a", "completion": "b"}\n' * 4)
     chosen = {"pretrained": str(source), "steps": 2, "data": [str(data)], **params}
-    work = LanguageModeling(resolve_params(chosen, Parallelism()))
+    work = LanguageModeling(resolve_params(chosen, parallelism or Parallelism()))
     model = built(work)
     allocate(model, ALONE.device)
     fill(work, model, ALONE)
     reporter = Reporter(None, rank=0, local_rank=0, round_number=0)
     precision = Precision("fp32", ALONE.device, sharded=False)
     return work, Session(Parallel("single", model, model.eval()), precision, ALONE, reporter, None)
+
+
+def packs(source: Path, folder: Path) -> bool:
+    """Return whether a job with `microBatchTokens`, which computes attention as such jobs do, keeps documents apart."""
+    _, session = begun(source, folder, Parallelism(micro_batch_tokens=64))
+    with torch.no_grad():
+        return packing_problem(session.parallel.module, torch.arange(36).view(3, 12), torch.float32) is None
 
 
 def adapts(source: Path, folder: Path) -> bool:
