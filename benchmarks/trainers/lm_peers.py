@@ -1,6 +1,6 @@
 """SFT, DPO and GRPO of the workload `lm` beside TRL's trainers, and SFT beside a plain loop, on the same work.
 
-    python benchmarks/trainers/lm_peers.py --peer FOLDER [--methods sft dpo grpo] [--rounds 5] [--steps 2]
+    python benchmarks/trainers/lm_peers.py --peer FOLDER [--methods sft packed dpo grpo] [--rounds 5] [--steps 2]
 
 FOLDER holds TRL and what it needs beside this environment:
 
@@ -10,6 +10,7 @@ All sides train the same Qwen3 from the same folder on the same records, in fp32
 records of the set, so that order does not matter. The losses of the first two steps are compared: equal ones prove
 equal work (the second depends on gradients, clipping and update). GRPO learns twice from each rollout, and all sides
 get the completions of the first one from a file; later ones are sampled, and the tokens that were generated counted.
+`packed` is SFT on records of many lengths in one row of `--tokens`, by `microBatchTokens` and by TRL's `packing`.
 The sides take turns, so that a busy machine slows all; seconds are processor time of a side and its processes. Memory
 is the most that a process was resident, and what of that came after the program was imported.
 """
@@ -32,7 +33,7 @@ from typing import Any
 
 from sides import Side, say
 
-METHODS = {"sft": ("ours", "trl", "plain"), "dpo": ("ours", "trl"), "grpo": ("ours", "trl")}
+METHODS = {"sft": ("ours", "trl", "plain"), "packed": ("ours", "trl"), "dpo": ("ours", "trl"), "grpo": ("ours", "trl")}
 WARM_UP_STEPS = 2
 RATE = 1e-3
 LETTERS = 60  # of a prompt, and of an answer
@@ -126,9 +127,14 @@ def prepare(folder: Path, options: argparse.Namespace) -> None:
     tokenizer.save_pretrained(folder / "model")
     chance, first = random.Random(0), {}
 
-    def letters() -> str:
-        return "".join(chance.choices(string.ascii_letters, k=LETTERS))
+    def letters(count: int = LETTERS) -> str:
+        return "".join(chance.choices(string.ascii_letters, k=count))
 
+    if options.method == "packed":
+        rows = [{"prompt": letters(one), "completion": letters(two)} for one, two in lengths_of(options.tokens, chance)]
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "first.json").write_text("{}")
+        return
     with (folder / "rows.jsonl").open("w") as file:
         for _ in range(options.batch // (GROUP if options.method == "grpo" else 1)):
             row = {"prompt": letters()}
@@ -140,6 +146,29 @@ def prepare(folder: Path, options: argparse.Namespace) -> None:
                 first[row["prompt"]] = ["".join(chance.choices(string.ascii_letters, k=each)) for each in lengths]
             file.write(json.dumps(row) + "\n")
     (folder / "first.json").write_text(json.dumps(first))
+
+
+def lengths_of(tokens: int, chance: random.Random) -> list[tuple[int, int]]:
+    """Return letters of prompts and answers like those of conversations, many short ones and a few long ones.
+
+    With an end token each, they are `tokens` at most.
+    """
+    found: list[tuple[int, int]] = []
+    while True:
+        drawn = [max(4, min(250, round(chance.lognormvariate(math.log(mean), 0.8)))) for mean in (20, 60)]
+        if sum(drawn) + 1 + count_of(found) > tokens:
+            return found
+        found.append((drawn[0], drawn[1]))
+
+
+def count_of(lengths: Sequence[tuple[int, int]]) -> int:
+    """Return the tokens of records of these lengths."""
+    return sum(prompt + answer + 1 for prompt, answer in lengths)
+
+
+def records_of(folder: Path) -> list[dict[str, str]]:
+    """Return the records that all sides train on."""
+    return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
 
 
 class FirstCompletions:
@@ -218,20 +247,22 @@ def ours(folder: Path, options: argparse.Namespace, turns: Turns) -> None:
 
 def job(folder: Path, options: argparse.Namespace) -> Path:
     """Write the config of a job as a user would."""
+    packed = options.method == "packed"
+    batch = len(records_of(folder)) if packed else options.batch
     params = {
-        "method": options.method,
+        "method": "sft" if packed else options.method,
         "pretrained": str(folder / "model"),
         "data": [str(folder / "rows.jsonl")],
         "validation": [str(folder / "rows.jsonl")],
-        "batch": options.batch,
+        "batch": batch,
         "steps": STEPS,
         "lr": RATE,
         "schedule": "constant",
         "warmupSteps": 0,
         "weightDecay": 0.0,
-        "maxLength": 200,
+        "maxLength": 512 if packed else 200,
     }
-    if options.method != "sft":
+    if params["method"] != "sft":
         params["sftSteps"] = 0
     if options.method == "grpo":
         params |= {"reward": "shaped", "group": GROUP, "maxNewTokens": NEW_TOKENS, "iterations": ITERATIONS}
@@ -239,7 +270,7 @@ def job(folder: Path, options: argparse.Namespace) -> Path:
     config = {
         "trainer": {"name": "lm", "params": params},
         "device": "cpu",
-        "parallelism": {"microBatchSize": options.batch},
+        "parallelism": {"microBatchTokens": options.tokens} if packed else {"microBatchSize": batch},
         "checkpoint": {"interval": {"steps": STEPS}},
         "logging": {"tensorboard": False},
     }
@@ -283,10 +314,12 @@ def trl(folder: Path, options: argparse.Namespace, turns: Turns) -> None:
     import transformers.models.qwen3.modeling_qwen3  # noqa: F401 - imported with the model otherwise
 
     model, callbacks = str(folder / "model"), [InTurns()]
-    if options.method == "sft":
+    if options.method in ("sft", "packed"):
         from trl import SFTConfig, SFTTrainer
 
         turns.imported()
+        if options.method == "packed":
+            shared |= {"packing": True, "max_length": options.tokens, "per_device_train_batch_size": 1}
         SFTTrainer(model, SFTConfig(**shared), train_dataset=rows, callbacks=callbacks).train()
     elif options.method == "dpo":
         from trl import DPOConfig, DPOTrainer
@@ -338,7 +371,7 @@ def plain(folder: Path, _options: argparse.Namespace, turns: Turns) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     model = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
-    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    rows = records_of(folder)
 
     def batch() -> tuple[Any, Any]:
         ids = [
@@ -377,6 +410,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=2048, help="of a packed row")
     parser.add_argument("--side", help=argparse.SUPPRESS)
     parser.add_argument("--method", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -403,12 +437,25 @@ def measure(method: str, options: argparse.Namespace) -> None:
         rounds = [{name: side.ask("go") for name, side in sides.items()} for _ in range(options.rounds)]
         for side in sides.values():
             side.close()
-    show(method, {name: side.ready for name, side in sides.items()}, rounds, options)
+        step = options.batch * (2 * LETTERS + 1) * (2 if method == "dpo" else 1)
+        if method == "packed":
+            step = count_of([(len(row["prompt"]), len(row["completion"])) for row in records_of(Path(folder))])
+    show(method, {name: side.ready for name, side in sides.items()}, rounds, step, options)
 
 
-def show(method: str, ready: dict[str, Any], rounds: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """Print a table: tokens per second of processor time, the ratio to ours, memory, losses, lines of user code."""
-    print(f"{method}: {options.batch} samples, width {options.width}, {options.layers} layers; {len(rounds)} rounds")
+def show(
+    method: str, ready: dict[str, Any], rounds: list[dict[str, Any]], step: int, options: argparse.Namespace
+) -> None:
+    """Print a table: tokens per second of processor time, the ratio to ours, memory, losses, lines of user code.
+
+    Args:
+        method: that was measured.
+        ready: the first answer of each side.
+        rounds: the answers of each round.
+        step: tokens of a step, where none are generated.
+        options: of the command line.
+    """
+    print(f"{method}: {step} tokens a step, width {options.width}, {options.layers} layers; {len(rounds)} rounds")
     print(f"  {'':<8}{'tokens/s':>10}{'theirs/ours':>24}{'MiB':>8}{'in all':>8}{'lines':>7}  first losses")
     lines = {
         name: len(inspect.getsource(each).splitlines())
@@ -416,9 +463,7 @@ def show(method: str, ready: dict[str, Any], rounds: list[dict[str, Any]], optio
     }
     for name in ready:
         every = [each[name] for each in rounds]
-        tokens = [each["generated"] or options.steps * options.batch * (2 * LETTERS + 1) for each in every]
-        if method == "dpo":
-            tokens = [2 * each for each in tokens]
+        tokens = [each["generated"] or options.steps * step for each in every]
         rate = statistics.median(count / each["cpu"] for count, each in zip(tokens, every, strict=True))
         ratios = [
             (each[name]["cpu"] / (each[name]["generated"] or 1))

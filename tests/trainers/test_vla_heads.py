@@ -45,8 +45,9 @@ def test_every_trained_parameter_gets_a_gradient_and_padding_of_an_instruction_c
     torch.testing.assert_close(again, losses, atol=1e-4, rtol=1e-4)
 
 
-def test_act_is_the_loss_of_lerobot_with_the_gradient_of_a_loop_written_out():
-    work, policy = made("act", klWeight=3)
+@pytest.mark.parametrize(("kind", "error"), [("l1", functional.l1_loss), ("l2", functional.mse_loss)])
+def test_act_is_the_loss_of_lerobot_with_the_gradient_of_a_loop_written_out(kind, error):
+    work, policy = made("act", klWeight=3, actionLoss=kind)
     shown, keys = shown_of(work)
     shown = shown._replace(valid=torch.ones_like(shown.valid))  # LeRobot divides by padded actions as well
     found = work.objective.losses(policy, shown, keys[:, None])
@@ -57,11 +58,11 @@ def test_act_is_the_loss_of_lerobot_with_the_gradient_of_a_loop_written_out():
     mean, spread = policy.head.describe(state, shown.actions, shown.valid)
     noise = normal(uniform(split_keys(keys, LATENT)))
     actions = policy.head(context, None, state, mean + (0.5 * spread).exp() * noise)
-    l1 = functional.l1_loss(actions, shown.actions)
+    apart = error(actions, shown.actions)
     pairs = zip(mean.detach().flatten().tolist(), spread.detach().flatten().tolist(), strict=True)
     kl = sum(0.5 * (math.exp(variance) + centre**2 - 1 - variance) for centre, variance in pairs) / len(mean)
-    assert float(found.loss.mean().detach()) == pytest.approx(float(l1.detach()) + 3 * kl, rel=1e-4)
-    (l1 + 3 * (-0.5 * (1 + spread - mean.pow(2) - spread.exp())).sum(-1).mean()).backward()
+    assert float(found.loss.mean().detach()) == pytest.approx(float(apart.detach()) + 3 * kl, rel=1e-4)
+    (apart + 3 * (-0.5 * (1 + spread - mean.pow(2) - spread.exp())).sum(-1).mean()).backward()
     for name, each in policy.head.named_parameters():
         torch.testing.assert_close(each.grad, ours[name], atol=1e-6, rtol=1e-4)
 

@@ -65,6 +65,13 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
             "false."
         ),
     ] = None
+    action_loss: Annotated[
+        Literal["l1", "l2"] | None,
+        doc(
+            "head act: l1, the absolute error of an action, as in LeRobot, or l2, the squared one, which learns more "
+            "where most actions are 0. Preset tiny: l2, else l1."
+        ),
+    ] = None
     noise_steps: Annotated[
         Annotated[int, Meta(ge=2, le=1000)] | None, doc("head diffusion: steps from an action to noise; 100.")
     ] = None

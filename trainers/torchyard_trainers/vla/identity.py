@@ -10,7 +10,7 @@ def identity_of(settings: Settings) -> Mapping[str, str | int | float]:
     own = ["seed", "chunk", "model" if settings.pretrained is None else "pretrained", "draws", "normalization"]
     own += {
         "tokens": ["head", "bins"],
-        "act": ["head", "kl_weight", "pre_norm"],
+        "act": ["head", "kl_weight", "pre_norm", "action_loss"],
         "diffusion": ["head", "noise_steps", "prediction"],
     }.get(settings.head, [])
     own += ["hold_out", "augment"] if settings.recorded else ["objects"]

@@ -57,6 +57,7 @@ _OF_HEADS = {
     "bins": ("tokens",),
     "kl_weight": ("act",),
     "pre_norm": ("act",),
+    "action_loss": ("act",),
     "noise_steps": ("diffusion",),
     "denoising_steps": ("diffusion",),
     "prediction": ("diffusion",),

@@ -56,7 +56,7 @@ HEADS: dict[str, dict[str, dict[str, Any]]] = {
     "tiny": {
         "tokens": {"steps": 700, "batch": 256, "lr": 2e-3, "eval_every": 350, "draws": 1, "normalization": "min-max"},
         # With norms behind sums, or predicted noise, the tiny model does not learn even 64 demonstrations by heart.
-        "act": {"draws": 1, "lr": 2e-3, "pre_norm": True},
+        "act": {"draws": 1, "lr": 2e-3, "pre_norm": True, "action_loss": "l2"},
         "diffusion": {"lr": 2e-3, "prediction": "sample"},
     },
     "large": {

@@ -35,6 +35,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     head: str = "flow"
     kl_weight: float = 10.0
     pre_norm: bool = False
+    action_loss: str = "l1"
     noise_steps: int = 100
     denoising_steps: int = 10
     prediction: str = "epsilon"
