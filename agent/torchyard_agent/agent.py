@@ -28,8 +28,9 @@ from torchyard_agent.settings import Settings
 from torchyard_agent.telemetry.gpus import Gpus
 from torchyard_agent.telemetry.output import LITTLE_SPACE, free_space, full_disk_notice
 from torchyard_agent.telemetry.reports import from_kubeflow, trimmed
+from torchyard_agent.workers import code
 from torchyard_agent.workers.command import classify, interpreter_of, torchrun_interpreter
-from torchyard_agent.workers.environment import worker_environment, write_hooks, zygote_environment
+from torchyard_agent.workers.environment import with_variables, worker_environment, write_hooks, zygote_environment
 from torchyard_agent.workers.process import become_subreaper
 from torchyard_agent.workers.recipients import handlers
 from torchyard_agent.workers.recording import Recording
@@ -111,7 +112,18 @@ class Agent:
         kind = classify(settings.command, interpreter)
         warm_env = zygote_environment(env, procs)
         self.warm = WarmStart(kind, warm_env, settings.preload, wanted=settings.warm_start, inherited=settings.zygote)
-        self.workers = Workers(settings, kind, env, procs, self.warm, recording=self.recording, gpus=self.gpus.health)
+        self.workers = Workers(
+            settings,
+            kind,
+            env,
+            procs,
+            self.warm,
+            recording=self.recording,
+            gpus=self.gpus.health,
+            environment_with=lambda variables: worker_environment(
+                with_variables(os.environ, variables), settings, progress_url, token_file, gpus
+            ),
+        )
         self.sync = Sync(settings.operator_url, settings.token_file, settings.ca_file, self.instance, self.wakeup.wake)
         self.inputs.start(os.environ)
         self._publish()
@@ -224,8 +236,8 @@ class Agent:
             self.leaving = move.code
 
     def _code_folder(self, command: Dict[str, Any]) -> Optional[Path]:
-        root, code = self.settings.code_root, command.get("code")
-        return root / str(code["digest"]) if root is not None and code else None
+        root, found = self.settings.code_root, command.get("code")
+        return root / str(found["digest"]) if root is not None and found else None
 
     def _fence(self, command: Dict[str, Any]) -> None:
         if command["verb"] in ("stop", "save-and-stop"):
@@ -263,6 +275,8 @@ class Agent:
         }
         if self.inputs.states:
             document["inputs"] = self.inputs.states
+        if self.settings.code_root is not None:
+            document["codes"] = code.pushed(self.settings.code_root)
         if self.workers.exit is not None:
             document["exit"] = self.workers.exit
         return document

@@ -5,6 +5,7 @@ from tests.support.reconcile.world import World
 
 from torchyard.api.names import CODE_ARRIVED
 from torchyard.api.spec_code import Code
+from torchyard.api.spec_workload import EnvVar
 
 DIGEST = "ab" * 32
 
@@ -33,3 +34,97 @@ def test_a_folder_that_only_exists_elsewhere_is_named():
     world = World(1, code=Code(path="src"))
     world.settle()
     assert "spec.code.path is src, a folder of the machine that the job was written on" in world.status.message
+
+
+FORMER, NEW = "a" * 64, "b" * 64
+
+
+def running(nodes=2, **spec):
+    world = World(nodes, command=["torchrun", "train.py"], **spec)
+    world.edit_code(FORMER)
+    world.to_running()
+    world.advance_training(5, save=True)
+    return world
+
+
+def test_edited_code_runs_in_the_same_pods_after_a_save():
+    world = running()
+    gang = {pod.uid for pod in world.pods.values()}
+    world.push(NEW)
+    world.edit_code(NEW, command=["torchrun", "other.py"], args=["--lr", "1"])
+    world.step()
+    assert {command.verb for command in world.commands.values()} == {"save-and-stop"}
+    world.settle()
+    assert {pod.uid for pod in world.pods.values()} == gang
+    assert world.status.round == 2
+    assert world.ran == dict.fromkeys(gang, (NEW, ["torchrun", "other.py", "--lr", "1"]))
+    assert [each.code for each in world.status.attempts] == ["a" * 12, "b" * 12]
+    assert (world.status.code.digest, world.status.attempts[0].reason) == (NEW, "ProgramChanged")
+    assert (world.status.restarts.total, world.status.restarts.counted) == (0, 0)
+
+
+def test_pods_that_did_not_receive_the_code_are_replaced():
+    world = running()
+    gang = {pod.uid for pod in world.pods.values()}
+    kept = min(gang)
+    world.push(NEW, [kept])
+    world.edit_code(NEW)
+    world.settle()
+    world.finish_deletions()
+    world.to_running()
+    assert gang & {*world.pods} == {kept}
+    assert {world.ran[uid][0] for uid in world.pods} == {NEW}
+
+
+def test_a_round_goes_on_until_its_new_code_has_arrived():
+    world = running()
+    world.edit_code(NEW, arrived=False)
+    world.settle()
+    assert (world.status.state, world.status.round) == ("Running", 1)
+    world.push(NEW)
+    world.edit_code(NEW)
+    world.settle()
+    assert world.status.round == 2
+
+
+def test_a_new_operator_keeps_pods_with_pushed_code_until_their_agents_call_in():
+    world = running()
+    gang = {pod.uid for pod in world.pods.values()}
+    world.push(NEW)
+    world.edit_code(NEW)
+    agents, world.agents = world.agents, {}
+    world.restart_operator()
+    world.settle()
+    world.now += 5
+    world.settle()
+    assert {pod.uid for pod in world.pods.values() if not pod.deleting} == gang
+    world.agents = {uid: replace(agent, seen=world.now) for uid, agent in agents.items()}
+    for uid in gang:
+        world.obey(uid)
+    world.settle()
+    assert (world.status.round, {pod.uid for pod in world.pods.values()}) == (2, gang)
+
+
+def test_edited_code_is_tried_at_once_after_a_failure():
+    world = running(nodes=1)
+    (uid,) = world.training
+    world.end_workers(uid, 1, exception="Error", message="x", rank=0)
+    world.now += 3
+    world.settle()
+    assert world.status.rendezvous.next_round_time > world.now
+    world.push(NEW)
+    world.edit_code(NEW)
+    world.settle()
+    assert (world.status.round, world.ran[uid][0]) == (2, NEW)
+
+
+def test_a_variable_that_is_added_needs_new_pods_and_one_with_another_value_does_not():
+    world = running(nodes=1, env=[EnvVar(name="LR", value="1")])
+    (uid,) = world.pods
+    world.edit_code(FORMER, env=[EnvVar(name="LR", value="2")])
+    world.settle()
+    assert (world.status.round, [*world.pods]) == (2, [uid])
+    assert world.commands[uid].program["env"] == {"LR": "2"}
+    world.edit_code(FORMER, env=[EnvVar(name="LR", value="2"), EnvVar(name="SEED", value="1")])
+    world.settle()
+    assert world.pods[uid].deleting

@@ -250,6 +250,16 @@ def resizes() -> Said:
     return said(world)
 
 
+def edits_code() -> Said:
+    world = World(2, code=Code(digest="a" * 64))
+    world.edit_code("a" * 64)
+    world.to_running()
+    world.push("b" * 64)
+    world.edit_code("b" * 64)
+    world.settle()
+    return said(world)
+
+
 def suspends() -> Said:
     world = World(2).to_running()
     world.edit(suspend=True)
@@ -495,6 +505,7 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     "Resumed": suspends,
     "NodeLeaving": leaves,
     "Resizing": resizes,
+    "ProgramChanged": edits_code,
     "AgentNotice": lambda: noticed("the program handles SIGUSR2 itself"),
     "RanksNotCommunicating": lambda: said(reported(World(2).to_running(), **RANKS)),
     "GpusNotUsed": lambda: said(reported(World(2, gpus_per_node=1).to_running(), device="cpu")),

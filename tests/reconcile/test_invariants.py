@@ -21,10 +21,12 @@ from torchyard.api.status import (
 )
 from torchyard.api.values import Duration
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, WriteStatus
+from torchyard.reconcile.code import same_pod
 from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.plan import plan
 
 CODES = (1, 64, 69, 74, 75, 76, 134, 137, 139, 143)
+CODES_OF_USERS = tuple(letter * 64 for letter in "abc")
 ANY = st.integers(min_value=0, max_value=7)
 ELASTIC = Elastic(min_nodes=1, max_nodes=4, wait=Duration("5s"), patience=Duration("20s"), cooldown=Duration("30s"))
 SIZES = st.sampled_from([{}, {}, {"elastic": ELASTIC}, {"spares": 1}, {"elastic": ELASTIC, "spares": 2}])
@@ -44,12 +46,15 @@ class AnyHistory(RuleBasedStateMachine):
         most=st.none() | st.integers(0, 3),
         deadline=st.none() | st.just(Duration("10m")),
         size=SIZES,
+        travels=st.booleans(),
     )
-    def submitted(self, nodes, limit, most, deadline, size):
+    def submitted(self, nodes, limit, most, deadline, size, travels):
         restart = Restart(
             no_progress_limit=limit, max_restarts=most, backoff=Backoff(initial=Duration("1s"), max=Duration("8s"))
         )
         self.world = World(nodes, restart=restart, active_deadline=deadline, **size)
+        if travels:
+            self.world.edit_code(CODES_OF_USERS[0], command=["torchrun", "train.py"])
         self.before = self.world.job
 
     # The controller.
@@ -233,6 +238,19 @@ class AnyHistory(RuleBasedStateMachine):
         """The API server cannot refuse it: parameters of a trainer are not typed there."""
         self.world.edit(args=[f"--lr={lr}"])
 
+    @precondition(lambda self: self.world.job is not None and self.world.job.spec.code is not None)
+    @rule(digest=st.sampled_from(CODES_OF_USERS), lr=st.integers(1, 2), which=st.none() | ANY, arrived=st.booleans())
+    def user_edits_the_code(self, digest, lr, which, arrived):
+        """It is pushed into all pods, into all but one, or into none; a user with kubectl does not even store it."""
+        without = self.pick(self.world.agents, which) if which is not None else None
+        self.world.push(digest, [uid for uid in self.world.agents if uid != without and which != 0])
+        self.world.edit_code(digest, arrived=arrived, args=[f"--lr={lr}"])
+
+    @precondition(lambda self: self.world.job is not None and self.world.job.spec.code is not None)
+    @rule()
+    def code_arrives(self):
+        self.world.edit_code(self.world.job.spec.code.digest)
+
     @rule(version=st.integers(1, 3))
     def operator_is_upgraded(self, version):
         self.world.images = Images(trainer=f"trainer:{version}", agent=f"agent:{version}")
@@ -251,6 +269,8 @@ class AnyHistory(RuleBasedStateMachine):
             return
         world.delayed = world.refusing = False
         world.room = None
+        if world.job.spec.code is not None:
+            self.code_arrives()
         if world.job.spec.suspend:
             world.edit(suspend=False)
         for uid, pod in list(world.pods.items()):
@@ -315,7 +335,8 @@ class AnyHistory(RuleBasedStateMachine):
             assert len(set(action.status.rendezvous.members)) == len(action.status.rendezvous.members)
             members = [world.cache[uid] for uid in action.status.rendezvous.members]
             agents = [world.registry[uid] for uid in action.status.rendezvous.members]
-            assert {pod.configuration for pod in members} == {configuration(job.spec)}, "one gang, one configuration"
+            assert len({pod.configuration.partition(".")[0] for pod in members}) == 1, "one gang, one configuration"
+            assert same_pod(members[0].configuration, configuration(job.spec))
             assert len({pod.images for pod in members}) == 1, "one gang, one pair of images"
             assert len({agent.content for agent in agents}) == 1, "one gang, one content"
 
@@ -363,6 +384,13 @@ class AnyHistory(RuleBasedStateMachine):
     def at_most_one_live_pod_per_index(self):
         live = [pod.index for pod in self.world.pods.values() if pod.alive]
         assert len(live) == len(set(live))
+
+    @invariant()
+    def members_of_a_round_run_one_program(self):
+        world, status = self.world, self.world.job and self.world.status
+        if status and status.rendezvous.open:
+            ran = [world.ran[uid] for uid, number in world.training.items() if number == status.round]
+            assert all(each == ran[0] for each in ran), ran
 
     def nothing_of_another_round_trains(self):
         """Agents obey at once here, so a world at rest trains the open round or nothing."""

@@ -27,6 +27,7 @@ def news(document: Dict[str, Any]) -> Tuple[Any, ...]:
         document["round"],
         (ended.get("round"), ended.get("time")),
         len(document["notices"]),
+        document.get("codes"),
         [(each["name"], each["state"], each.get("message")) for each in document.get("inputs", ())],
         _milestones(document["reports"]),
     )

@@ -16,6 +16,7 @@ import stat
 import sys
 import tarfile
 import tempfile
+import time
 import zlib
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Dict, Iterator, List, Mapping, NamedTuple, Tuple, cast
@@ -28,6 +29,9 @@ MAX_HEADER_BYTES = 1 << 16
 PARTS = "part-"
 """Names of the files that an archive is cut into begin so: part-0000, part-0001, ..."""
 PUSHED = "parts"
+PUSH = ".push-"
+MAX_PUSHED = 2
+"""Bundles of which the archive is kept: what runs, and what runs next."""
 FOLDER = "TORCHYARD_CODE_DIR"
 """In the environment of workers: the folder of their code."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -36,6 +40,7 @@ _TAR_BYTES = MAX_BYTES + MAX_FILES * 3072
 _GZIP = 31
 _CHUNK = 1 << 20
 _PROTECTED = 0o555
+_ABANDONED_SECONDS = 600.0
 
 
 class MissingError(ValueError):
@@ -87,8 +92,71 @@ def ready(code: Code) -> Path:
         _remove_others(code)
         if not _is_whole(code):
             remove(code.folder)
-            unpack(code)
+            unpack(code, code.parts())
     return code.folder
+
+
+def receive(code: Code, source: IO[bytes], size: int) -> None:
+    """Take code that is pushed into this pod for a later round: verify it, unpack it, and keep its archive.
+
+    Args:
+        code: that is pushed.
+        source: of the archive.
+        size: of the archive, bytes.
+
+    Raises:
+        MismatchError: what arrives is other code, or what no bundle holds.
+        OSError: it cannot be written.
+    """
+    if not _DIGEST.fullmatch(code.digest):
+        raise MismatchError(f"`{code.digest[:80]}` is not a SHA-256 digest")
+    if not 0 < size <= MAX_ARCHIVE_BYTES:
+        raise MismatchError("the archive is larger than a bundle can be")
+    code.root.mkdir(parents=True, exist_ok=True)
+    for path in _oldest_first(code.root):
+        if path.name.startswith(PUSH) and time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+            remove(path)
+    temporary = Path(tempfile.mkdtemp(prefix=PUSH, dir=code.root))
+    try:
+        archive = temporary / f"{PARTS}0000"
+        _copy(source, archive, size)
+        with (code.root / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_whole(code):
+                remove(code.folder)
+                unpack(code, [archive])
+            target = code.root / PUSHED / code.digest
+            target.parent.mkdir(exist_ok=True)
+            for former in _oldest_first(target.parent)[: 1 - MAX_PUSHED]:
+                remove(former)
+            remove(target)
+            temporary.rename(target)
+    finally:
+        remove(temporary)
+
+
+def pushed(root: Path) -> List[str]:
+    """Return the digests of the code that was pushed into this pod."""
+    return [path.name for path in _oldest_first(root / PUSHED)]
+
+
+def _oldest_first(folder: Path) -> List[Path]:
+    found = []
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            with contextlib.suppress(OSError):
+                found.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(found)]
+
+
+def _copy(source: IO[bytes], target: Path, size: int) -> None:
+    with target.open("wb") as file:
+        while size:
+            data = source.read(min(_CHUNK, size))
+            if not data:
+                raise MismatchError("the archive ends too early")
+            file.write(data)
+            size -= len(data)
 
 
 def _is_whole(code: Code) -> bool:
@@ -98,9 +166,8 @@ def _is_whole(code: Code) -> bool:
         return False
 
 
-def unpack(code: Code) -> None:
-    """Unpack the parts into the folder of the digest, which appears at once and complete."""
-    names = code.parts()
+def unpack(code: Code, names: List[Path]) -> None:
+    """Unpack the parts of an archive into the folder of the digest, which appears at once and complete."""
     if not names:
         raise MissingError(f"the code {code.digest[:12]} has not arrived")
     temporary = Path(tempfile.mkdtemp(prefix=".unpack-", dir=code.root))
@@ -202,11 +269,11 @@ def remove(folder: Path) -> None:
 
 
 def _remove_others(code: Code) -> None:
-    """Delete the code of former rounds, of which no process is left in this pod."""
-    for place in (code.root, code.root / PUSHED):
-        for path in place.iterdir() if place.is_dir() else ():
-            if path.is_dir() and path.name not in {code.digest, PUSHED}:
-                remove(path)
+    """Delete the code of former rounds, of which no process is left in this pod; what was pushed may be of the next."""
+    kept = {code.digest, PUSHED, *pushed(code.root)}
+    for path in code.root.iterdir():
+        if path.is_dir() and path.name not in kept and not path.name.startswith(PUSH):
+            remove(path)
 
 
 def _move(source: Path, target: Path) -> None:

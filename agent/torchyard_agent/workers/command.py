@@ -8,7 +8,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 _PYTHON = re.compile(r"^python(\d+(\.\d+)*)?$")
 _FLAGS = re.compile(r"^-[uOEsIBq]+$")
@@ -47,6 +47,30 @@ def classify(argv: Sequence[str], interpreter: Optional[str] = None) -> Torchrun
         if rest[:2] == ["-m", _RUN_MODULE]:
             return Torchrun(argv[0], tuple(rest[2:]))
     return Plain(tuple(argv))
+
+
+class Program(NamedTuple):
+    """What a round runs instead of the command and the variables that the pod was started with."""
+
+    command: List[str]
+    env: Dict[str, str]
+
+
+def sent_program(command: Mapping[str, Any]) -> Optional[Program]:
+    """Return the program in a `run` command; None: the round runs that of the pod.
+
+    Raises:
+        ValueError: it is of the wrong kind.
+    """
+    sent = command.get("program")
+    if not sent:
+        return None
+    if isinstance(sent, dict):
+        words, env = sent.get("command"), sent.get("env")
+        if isinstance(words, list) and words and isinstance(env, dict):
+            if all(isinstance(text, str) for text in (*words, *env, *env.values())):
+                return Program(words, env)
+    raise ValueError("command `run`: `program` needs `command`, a list of words, and `env`, an object of strings")
 
 
 def is_python(program: str) -> bool:

@@ -87,6 +87,11 @@ def worker_environment(
     return workers
 
 
+def with_variables(env: Mapping[str, str], variables: Mapping[str, str]) -> Dict[str, str]:
+    """Return an environment in which variables of the spec have other values; the agent's own keep theirs."""
+    return {**env, **{name: value for name, value in variables.items() if not name.startswith("TORCHYARD_")}}
+
+
 def zygote_environment(env: Mapping[str, str], procs: int) -> Dict[str, str]:
     """Return the workers' environment, with variables that keep the zygote's imports from starting threads or CUDA."""
     zygote = {**dict.fromkeys(REMOVED_FROM_WORKERS, "1"), **env}

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.settings import Settings
@@ -14,7 +14,7 @@ from torchyard_agent.telemetry.gpu_health import GpuHealth
 from torchyard_agent.telemetry.log_forwarder import LogForwarder
 from torchyard_agent.telemetry.logs import bound_stderr
 from torchyard_agent.workers import failure
-from torchyard_agent.workers.command import Plain, Torchrun
+from torchyard_agent.workers.command import Plain, Torchrun, classify, sent_program, torchrun_interpreter
 from torchyard_agent.workers.environment import REMOVED_FROM_WORKERS
 from torchyard_agent.workers.ports import ReservedPort
 from torchyard_agent.workers.process import kill_descendants, reaped
@@ -42,8 +42,10 @@ class Workers:
         warm: the state of warm start.
         recording: of the environment of rounds.
         gpus: the health of the GPUs of this pod.
+        environment_with: returns the environment of the workers where variables of the spec have other values.
 
     Attributes:
+        kind: of the newest round.
         round: the current round; None between rounds. The HTTP thread also reads it.
         exit: `exit` of the newest round, as in docs/protocol.md; None before the first has ended.
     """
@@ -58,8 +60,10 @@ class Workers:
         *,
         recording: Recording,
         gpus: GpuHealth,
+        environment_with: Callable[[Mapping[str, str]], Dict[str, str]],
     ) -> None:
         self.settings, self.kind, self.env, self.procs, self.warm = settings, kind, env, procs, warm
+        self._pod_kind, self._environment_with = kind, environment_with
         self.recording, self._gpus = recording, gpus
         self.round: Optional[RoundRun] = None
         self.exit: Optional[Dict[str, Any]] = None
@@ -77,17 +81,23 @@ class Workers:
         """
         if self.warm.starting:
             return False
+        program = sent_program(command)
+        self.kind, env = self._pod_kind, self.env
+        if program is not None:
+            self.kind = classify(program.command, torchrun_interpreter(program.command[0]))
+            env = self._environment_with(program.env)
         spec = round_spec(self.settings, command, self.kind, self.procs, REMOVED_FROM_WORKERS)
         self.port.lend()
         run = RoundRun(self.settings, spec, plain=isinstance(self.kind, Plain))
         self.round = run
         logger.info("round %d: %d of %d nodes, %d workers", number, spec["nodeRank"], spec["nodes"], len(run.ranks))
-        run.cold = self.warm.zygote is None
+        zygote = self.warm.zygote_for(self.kind) if env == self.env else None  # what torch reads once cannot change
+        run.cold = zygote is None
         try:
-            if self.warm.zygote is not None:
-                self.warm.zygote.ask(run.spec_path)
+            if zygote is not None:
+                zygote.ask(run.spec_path)
             else:
-                run.start_cold(self.kind.interpreter if isinstance(self.kind, Torchrun) else sys.executable, self.env)
+                run.start_cold(self.kind.interpreter if isinstance(self.kind, Torchrun) else sys.executable, env)
         except OSError as error:
             logger.warning("round %d: %s", number, error)
             run.launcher = _NEVER_STARTED

@@ -189,6 +189,11 @@ class WarmStart:
         """Whether the next round starts warm."""
         return self.zygote is not None and self.zygote.state == "ready"
 
+    def zygote_for(self, kind: Torchrun | Plain) -> Optional[Zygote]:
+        """Return the zygote if it can start a round of this kind; None: the round starts cold."""
+        same = isinstance(kind, Torchrun) and isinstance(self._kind, Torchrun) and kind.interpreter == self._kind.interpreter
+        return self.zygote if same else None
+
     def pids(self) -> List[int]:
         """Return the process id of the zygote, which a clean-up must not kill."""
         return [] if self.zygote is None else [self.zygote.pid]

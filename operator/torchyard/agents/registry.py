@@ -54,6 +54,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     reports: list[Raw] = []
     gpus: list[Raw] = []
     inputs: list[Any] = []
+    codes: list[Any] = []
     notices: list[Any] = []
 
 
@@ -289,6 +290,7 @@ _RUN = {
     "procs": "procs",
     "env": "env",
     "code": "bundle",
+    "program": "program",
 }
 _FIELDS: dict[str, dict[str, str]] = {
     "wait": {},
@@ -335,6 +337,7 @@ def _agent(pod_uid: str, request: SyncRequest, now: float) -> Agent:
         reports=sanitize.reports(request.reports),
         gpus=sanitize.gpus(request.gpus),
         inputs=sanitize.inputs(request.inputs),
+        codes=sanitize.digests(request.codes),
         notices=sanitize.notices(request.notices),
     )
 
@@ -349,6 +352,7 @@ def _matters(agent: Agent) -> tuple[Any, ...]:
         agent.master_port if agent.state == "ready" else 0,
         agent.procs,
         agent.content,
+        agent.codes,
         agent.exit,
         len(agent.gpus),
         tuple((each.name, each.state, each.revision, each.message) for each in agent.inputs),

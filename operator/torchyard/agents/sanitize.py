@@ -7,6 +7,7 @@ first costs a fraction, and nearly all reports are well-formed.
 import contextlib
 import functools
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -21,6 +22,7 @@ MAX_REPORTS = 256
 MAX_GPUS = 64
 MAX_NOTICES = 16
 MAX_INPUTS = 16
+MAX_CODES = 8
 MAX_LINES = 20
 MAX_LINES_CHARACTERS = 4096
 MAX_LINE = 512
@@ -44,6 +46,8 @@ _TEXTS_AND_LISTS = (
 )
 
 S = TypeVar("S", bound=Struct)
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 _CONTROL = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0))) | dict.fromkeys((*b"\t\n\v\f", 0x2028, 0x2029), " ")
 
@@ -98,6 +102,11 @@ def non_finite_metrics(values: object) -> dict[str, NonFiniteMetric]:
         if clean and isinstance(entry, dict) and entry.get("value") in NON_FINITE and _whole(entry.get("step")):
             read[clean] = NonFiniteMetric(value=entry["value"], step=int(entry["step"]))
     return read
+
+
+def digests(raw: object) -> tuple[str, ...]:
+    """Return the SHA-256 digests of a list."""
+    return tuple(each for each in raw[:MAX_CODES] if isinstance(each, str) and _DIGEST.fullmatch(each)) if isinstance(raw, list) else ()
 
 
 def checkpoint(raw: object) -> dict[str, Any] | None:

@@ -460,6 +460,11 @@ class Reason(TableEnum):
     RESIZING = _running(
         "Resizing", "the workers are asked to save a checkpoint and to stop, since the gang continues with another size"
     )
+    PROGRAM_CHANGED = _running(
+        "ProgramChanged",
+        "the code, command, args or env was edited: the workers are asked to save a checkpoint and to stop, and the next "
+        "round runs what the spec has now",
+    )
 
     # Warnings
     AGENT_NOTICE = _warning("AgentNotice", "the agent of a pod reports")

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from torchyard.api.backends import ONLY
 from torchyard.api.resource import API_VERSION, KIND
 from torchyard.api.schema import ANY, INT_OR_STRING, Schema, spec_schema, status_schema
-from torchyard.api.validation.changes import FIX, FIXED, FREE
+from torchyard.api.validation.changes import FIX, FIXED, FREE, OF_A_ROUND
 from torchyard.api.validation.parse import RULES
 from torchyard.api.validation.problems import shown
 from torchyard.api.values import FORMS
@@ -100,9 +100,11 @@ def _rules() -> str:
 def _changes() -> str:
     never = ", ".join(f"`{fixed.field}`" for fixed in FIXED if not fixed.unless_suspended)
     suspended = ", ".join(f"`{fixed.field}`" for fixed in FIXED if fixed.unless_suspended)
+    of_a_round = ", ".join(f"`{field}`" for field in OF_A_ROUND)
     return (
         "## Changing a job that exists\n\n"
         f"- At any time: {', '.join(f'`{field}`' for field in FREE)}.\n"
+        f"- With the next round, which then follows at once, if code travels with the job: {of_a_round}.\n"
         f"- While `suspend` is true, or together with setting it to false: {suspended}.\n"
         f"- Never: {never}; {FIX}.\n"
     )

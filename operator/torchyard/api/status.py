@@ -227,6 +227,7 @@ class Attempt(StatusModel, frozen=True, kw_only=True):
     end_step: Annotated[int, doc("Newest step it reported.")] = 0
     steps_gained: Annotated[int, doc("Steps made durable by a checkpoint, or reported when there is none.")] = 0
     seconds_lost: Annotated[float, doc("Seconds from the failure to the next round's first step.")] = 0.0
+    code: Annotated[str, doc("First 12 digits of the digest of the code that it ran; absent: that of its image.")] = ""
 
 
 NonFinite = Literal["NaN", "Infinity", "-Infinity"]
@@ -326,6 +327,9 @@ class Rendezvous(StatusModel, frozen=True, kw_only=True):
         bool, doc("Whether something other than the last failure delays the next round of a recovering job.")
     ] = False
     waiting_since: Annotated[Time | None, doc("Since when a gang that was released waits for capacity.")] = None
+    program: Annotated[
+        str, doc("Digest of the code that travels, command, args and env of the newest round; empty: no code travels.")
+    ] = ""
     waited_for: Annotated[
         Reason, doc("What the pods waited for when `spec.health.pendingTimeout` ended the job; empty: not known.")
     ] = NO_REASON

@@ -31,10 +31,12 @@ from torchyard.kubernetes.manifests import names
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.kubernetes.manifests.pod import images as pod_images
 from torchyard.kubernetes.manifests.pod import pod as pod_manifest
+from torchyard.kubernetes.manifests.pod import program as pod_program
 from torchyard.kubernetes.manifests.pod import template as pod_template
 from torchyard.kubernetes.objects import KubePod, Seen
 from torchyard.kubernetes.provenance import Provenance
 from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
+from torchyard.reconcile.code import Program
 from torchyard.reconcile.node_memory import MAX_AVOIDED, NodeMemory
 from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key, NameTaken, Refused, Unavailable
@@ -166,6 +168,10 @@ class KubeCluster:
     def images(self, job: TrainingJob) -> Images:
         """Return the images that a new gang of the job gets."""
         return pod_images(job, self.site)
+
+    def program(self, job: TrainingJob) -> Program | None:
+        """Return what the next round of the job runs, where code travels with it."""
+        return pod_program(job)
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         """Return every pod that the operator created for the job of this uid."""

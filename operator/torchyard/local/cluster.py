@@ -17,6 +17,7 @@ from torchyard.local.pods import LocalPods
 from torchyard.local.run import Event, RunFolder, read_run, write_status_file
 from torchyard.local.templates import Templates
 from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
+from torchyard.reconcile.code import Program, program_of
 from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key, Unavailable
 from torchyard.schedulers.none import NOTHING
@@ -123,6 +124,10 @@ class LocalCluster:
 
     def images(self, job: TrainingJob) -> None:
         """Return None: pods are processes of this machine."""
+
+    def program(self, job: TrainingJob) -> Program | None:
+        """Return the program by its digest alone: agents of this machine start with the run, and so know it."""
+        return program_of(job.spec, [], {})
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         """Return every pod of the job."""

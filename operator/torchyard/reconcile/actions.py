@@ -1,6 +1,6 @@
 """Actions that a plan may contain. Typed, frozen and idempotent: executing one twice has the effect of once."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct, field
 
@@ -50,6 +50,7 @@ class CommandAgent(Struct, frozen=True, kw_only=True, tag=True, tag_field="actio
     procs: int = 0
     env: dict[str, str] = field(default_factory=dict)
     bundle: dict[str, str] = field(default_factory=dict)
+    program: dict[str, Any] = field(default_factory=dict)
     grace_seconds: float = 0.0
     code: int = 0
 

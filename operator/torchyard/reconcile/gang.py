@@ -16,9 +16,10 @@ from torchyard.api.reasons import Reason
 from torchyard.api.resource import sparse, value_at
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Images, TrainingJobStatus
-from torchyard.api.validation.changes import FIXED, NOT_OF_A_POD
+from torchyard.api.validation.changes import FIXED, NOT_OF_A_POD, OF_A_ROUND
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CreatePod, DeletePod
+from torchyard.reconcile.code import fixed_in_pod, is_followed, with_code
 from torchyard.reconcile.node_memory import avoided_nodes
 from torchyard.reconcile.observed import (
     Observed,
@@ -258,5 +259,9 @@ def configuration(spec: TrainingJobSpec) -> str:
     Fields at their default are left out, so that one that another version of the operator adds changes no digest.
     """
     document = sparse(spec)
-    fixed = [(field, value) for field in _OF_A_POD if (value := value_at(document, field)) is not None]
-    return hashlib.sha256(msgspec.json.encode(fixed, order="sorted")).hexdigest()[:16]
+    followed = is_followed(spec)
+    fields = (field for field in _OF_A_POD if not (followed and field in OF_A_ROUND))
+    fixed: list[object] = [(field, value) for field in fields if (value := value_at(document, field)) is not None]
+    fixed += fixed_in_pod(spec) if followed else []
+    digest = hashlib.sha256(msgspec.json.encode(fixed, order="sorted")).hexdigest()[:16]
+    return with_code(digest, spec) if followed else digest

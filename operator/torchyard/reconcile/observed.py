@@ -19,7 +19,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import Artifact, Attempt, Batch, Cause, ImagePull, Images, NonFiniteMetric, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent
-from torchyard.reconcile.code import missing_code
+from torchyard.reconcile.code import Program, code_at, missing_code, same_pod
 from torchyard.reconcile.node_memory import NodeMemory
 from torchyard.schedulers.none import BY_OPERATOR
 from torchyard.schedulers.protocol import Admission, Gang, Request
@@ -185,6 +185,7 @@ class Agent(Struct, frozen=True, kw_only=True):
     reports: tuple[RankReport, ...] = ()
     gpus: tuple[GpuReport, ...] = ()
     inputs: tuple[InputReport, ...] = ()
+    codes: tuple[str, ...] = ()  # digests of the code that was pushed into its pod
     notices: tuple[str, ...] = ()
 
     @property
@@ -225,6 +226,8 @@ class View(Struct, frozen=True, kw_only=True):
     """Images that new pods would be created with; None where pods have none."""
     files_stay: bool = True
     """Whether checkpoints and exports outlive the pods."""
+    program: Program | None = None
+    """What the next round runs, where code travels with the job."""
     agentless: bool = False
     """Whether the pods start the program themselves, without an agent."""
     procs: int | Literal["auto"] = "auto"
@@ -377,7 +380,28 @@ def is_outdated(view: View, status: TrainingJobStatus, pod: Pod) -> bool:
     """Return whether a pod can take part in no further round, since its configuration is not that of the gang."""
     if status.rendezvous.open:
         return False
-    return pod.configuration not in {"", view.configuration} or pod.incarnation < status.rendezvous.oldest_incarnation
+    return lacks_configuration(view, pod) or pod.incarnation < status.rendezvous.oldest_incarnation
+
+
+def lacks_configuration(view: View, pod: Pod) -> bool:
+    """Return whether a pod was created from another spec, and has not received the code that differs.
+
+    Its agent is asked, if it can be: a new operator process has not heard of it yet.
+    """
+    if pod.configuration in {"", view.configuration}:
+        return False
+    if not same_pod(pod.configuration, view.configuration):
+        return True
+    agent = view.agents.get(pod.uid)
+    if agent is None or not agent.connected:
+        return pod.phase == "Pending"
+    return not any(digest.startswith(code_at(view.configuration)) for digest in agent.codes)
+
+
+def is_edited(view: View, status: TrainingJobStatus) -> bool:
+    """Return whether the newest round runs another program than the spec has now."""
+    ran = status.rendezvous.program
+    return bool(ran) and view.program is not None and ran != view.program.digest
 
 
 def is_suspect(status: TrainingJobStatus, pod: Pod) -> bool:

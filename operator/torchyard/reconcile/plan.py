@@ -32,8 +32,9 @@ from torchyard.reconcile.actions import (
     Plan,
     WriteStatus,
 )
+from torchyard.reconcile.code import same_pod
 from torchyard.reconcile.gang import empty_gang, keep_gang, leftovers
-from torchyard.reconcile.observed import Observed, View, admission, node_loss_due, observe, with_pod_agents
+from torchyard.reconcile.observed import Observed, Pod, View, admission, node_loss_due, observe, with_pod_agents
 from torchyard.reconcile.progress import with_figures
 from torchyard.reconcile.transitions import exit_code, next_transition
 
@@ -218,11 +219,16 @@ def _edited(view: View) -> tuple[EmitEvent, ...]:
     seen, generation = view.job.status.observed_generation, view.job.metadata.generation
     if not 0 < seen < generation or view.job.spec.suspend:
         return ()
-    outdated = sorted(pod.name for pod in view.pods if pod.alive and pod.configuration not in {"", view.configuration})
+    outdated = sorted(pod.name for pod in view.pods if pod.alive and _differs(view, pod))
     if not outdated:
         return ()
     message = say(Reason.CONFIGURATION_CHANGED, f"pods {', '.join(outdated[:3])}")
     return (EmitEvent(type="Warning", reason=Reason.CONFIGURATION_CHANGED, message=message),)
+
+
+def _differs(view: View, pod: Pod) -> bool:
+    """Return whether a pod was created from a spec that differs in more than the program, which a round follows."""
+    return pod.configuration != "" and not same_pod(pod.configuration, view.configuration)
 
 
 def _warned(seen: Observed, before: TrainingJobStatus, after: TrainingJobStatus) -> tuple[EmitEvent, ...]:

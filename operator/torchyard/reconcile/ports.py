@@ -7,6 +7,7 @@ from torchyard.api.reasons import Reason
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, EmitEvent
+from torchyard.reconcile.code import Program
 from torchyard.reconcile.node_memory import NodeMemory
 from torchyard.reconcile.observed import Agent, Pod
 from torchyard.schedulers.protocol import Change, Request
@@ -71,6 +72,10 @@ class Cluster(Protocol):
 
     def images(self, job: TrainingJob) -> Images | None:
         """Return the images that a new gang of the job gets; None if pods have no image."""
+        ...
+
+    def program(self, job: TrainingJob) -> Program | None:
+        """Return what the next round of the job runs, where code travels with it; None: what is in its pods."""
         ...
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:

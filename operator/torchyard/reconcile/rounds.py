@@ -9,9 +9,9 @@ from torchyard.api.status import Attempt, Phase, Rendezvous, State, TrainingJobS
 from torchyard.api.values import Time, since
 from torchyard.reconcile import failures
 from torchyard.reconcile.actions import CommandAgent
-from torchyard.reconcile.code import code_of_round, code_status
+from torchyard.reconcile.code import SHOWN_DIGITS, code_of_round, code_status
 from torchyard.reconcile.failures import Outcome
-from torchyard.reconcile.observed import Agent, Observed, Pod, RankReport, RoundExit, View, node_lost
+from torchyard.reconcile.observed import Agent, Observed, Pod, RankReport, RoundExit, View, is_edited, node_lost
 from torchyard.reconcile.progress import RETURN_SECONDS
 from torchyard.reconcile.restart_policy import RestartDecision, decide_restart
 from torchyard.reconcile.waiting import SILENT_AGENT_SECONDS, Barrier
@@ -29,7 +29,9 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
     opened = Time.of(view.now)
     resumed = status.checkpoint.step if status.checkpoint is not None else 0
     again = status.state == State.RECOVERING and status.round > 0
-    attempt = Attempt(round=status.round + 1, start_time=opened, start_step=resumed, end_step=resumed)
+    code = code_status(view.job.spec.code)
+    ran = code.digest[:SHOWN_DIGITS] if code is not None else ""
+    attempt = Attempt(round=status.round + 1, start_time=opened, start_step=resumed, end_step=resumed, code=ran)
     return replace(
         status,
         round=status.round + 1,
@@ -41,11 +43,12 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
             members=[pod.uid for pod, _ in gate.ready],
             micro_batch=status.rendezvous.micro_batch,
             oldest_incarnation=status.rendezvous.oldest_incarnation,
+            program=view.program.digest if view.program is not None else "",
         ),
         attempts=[*status.attempts, attempt],
         progress=replace(status.progress, stalled=None),
         start_time=status.start_time or opened,
-        code=code_status(view.job.spec.code),
+        code=code,
     )
 
 
@@ -325,6 +328,10 @@ def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
             for uid in dict.fromkeys((*meet.members, *trains))
             if uid in present
         )
+    if is_edited(view, status):
+        return ()  # what this round runs is not in the spec any more
+    program = view.program
+    sent = {"command": program.command, "env": program.env} if program is not None and program.command else {}
     return tuple(
         CommandAgent(
             pod_uid=uid,
@@ -337,6 +344,7 @@ def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
             procs=_procs(view, uid),
             env={MICRO_BATCH: str(meet.micro_batch)} if meet.micro_batch is not None else {},
             bundle=code_of_round(view.job.spec),
+            program=sent,
         )
         for rank, uid in enumerate(meet.members)
         if uid in present

@@ -16,7 +16,7 @@ from torchyard.schedulers.protocol import Change, PodChanges
 
 PAUSES = frozenset({Reason.SUSPENDED, Reason.PREEMPTED})  # why a round was ended by request, and its pods deleted
 # Why one was ended by request, and the next one follows.
-CHANGES = frozenset({Reason.RESIZING, Reason.NODE_LEAVING, Reason.REPLACING_STRAGGLER})
+CHANGES = frozenset({Reason.RESIZING, Reason.NODE_LEAVING, Reason.REPLACING_STRAGGLER, Reason.PROGRAM_CHANGED})
 ON_REQUEST = PAUSES | CHANGES
 
 

@@ -13,6 +13,7 @@ from torchyard.api.validation.schema_check import params_faults
 from torchyard.api.values import BUILT_IN, Time, plural, since
 from torchyard.reconcile import elastic, failures, pace, progress, rounds, waiting
 from torchyard.reconcile.actions import EmitEvent
+from torchyard.reconcile.code import edit, missing_code
 from torchyard.reconcile.failures import Outcome
 from torchyard.reconcile.gang import FUTILE
 from torchyard.reconcile.observed import (
@@ -22,6 +23,7 @@ from torchyard.reconcile.observed import (
     admission,
     cannot_start,
     counts_for_index,
+    is_edited,
     is_flexible,
     stuck_start_due,
 )
@@ -115,6 +117,8 @@ def _open_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
             marked = status if ending is not None else rounds.begin_end(view, status, Reason.ROUND_CLOSED)
             return Transition(status=with_reason(marked, _open_state(seen, marked), status.reason), due=(due,))
         return _close(seen, status, failures.first(outcomes), outcomes)
+    if is_edited(view, status) and not missing_code(view.job):
+        return _change(seen, status, Reason.PROGRAM_CHANGED, edit(status, view.job.spec))
     overdue, start_due = rounds.timed_out(seen, status)
     if overdue is not None:
         return _close(seen, status, overdue, outcomes)
@@ -336,6 +340,7 @@ def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     if kept_out is not None:
         return kept_out
     status, events = _begin(status)
+    status = _without_delay_of_former_program(view, status)
     died = _died_idle(seen, status)
     if died is not None:
         return _charge_idle(seen, status, died)
@@ -365,6 +370,22 @@ def _closed_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
     due = tuple(each for each in (pending_due, part_due, backoff, start_due, silence_due, *stuck) if each is not None)
     status = with_pending_reason(seen, status, gate, silent)
     return Transition(status=status, events=(*events, *_waiting_events(view.job.status, status)), due=due)
+
+
+def _without_delay_of_former_program(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status without the back-off and the count of rounds without progress, if the program was edited.
+
+    It does so once: a program that fails again is delayed as any other.
+    """
+    if view.program is None or not is_edited(view, status) or missing_code(view.job):
+        return status
+    meet = status.rendezvous
+    due = meet.next_round_time if meet.released else None
+    return replace(
+        status,
+        restarts=replace(status.restarts, no_progress=0),
+        rendezvous=replace(meet, program=view.program.digest, next_round_time=due),
+    )
 
 
 def _without_pods(seen: Observed, status: TrainingJobStatus) -> Transition | None:

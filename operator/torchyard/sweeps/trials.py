@@ -125,7 +125,7 @@ def edited_fields(sweep: TrainingSweepSpec, record: TrialRecord, job: TrainingJo
     if record.rejected or job.metadata.generation == 1 or record.seal == seal(job.spec):
         return []
     made = replace(_spec(sweep, record), suspend=False)
-    fields = [fixed.field for fixed in forbidden_changes(made, job.spec)]
+    fields = [fixed.field for fixed in forbidden_changes(made, job.spec, with_next_round=False)]
     return fields or (["other fields"] if record.seal else [])
 
 

@@ -10,13 +10,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from torchyard.api.launch import is_agentless, requested_procs
+from torchyard.api.launch import is_agentless, own_env, requested_procs, worker_command
+from torchyard.api.names import CODE_ARRIVED
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec_code import Code
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CommandAgent, CreatePod, DeleteJob, DeletePod, EmitEvent, Plan, WriteStatus
+from torchyard.reconcile.code import Program, code_at, program_of
 from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.node_memory import NodeMemory
 from torchyard.reconcile.observed import Agent, Failure, Pod, RankReport, Refusal, RoundExit, View
@@ -74,6 +77,8 @@ class World:
         self.objects_known = True
         self.sources: dict[str, tuple[GangObject, ...]] = {}
         self.training: dict[str, int] = {}
+        self.pushed: dict[str, tuple[str, ...]] = {}  # code that pods have received since their creation
+        self.ran: dict[str, tuple[str, list[str]]] = {}  # code and command of the newest round in a pod
         self.steps: dict[str, int] = {}
         self.checkpoint: int | None = None
         self.answer: dict[str, Any] = {}  # of programs that are asked to save and do not report saves
@@ -101,6 +106,7 @@ class World:
             configuration=configuration(self.job.spec),
             images=self.images,
             files_stay=self.files_stay,
+            program=program_of(self.job.spec, worker_command(self.job.spec, None), own_env(self.job.spec)),
             agentless=is_agentless(self.job.spec),
             procs=requested_procs(self.job.spec),
             scheduling=self.scheduling(),
@@ -245,11 +251,28 @@ class World:
             state="ready",
             seen=self.now,
             content=self.content,
+            codes=self.pushed.get(uid, ()),
             address=f"127.0.0.{pod.index + 1}",
             master_port=20000 + next(self._ids),
         )
         self.training.pop(uid, None)
         self.obey(uid)
+
+    def push(self, digest: str, uids: Iterable[str] | None = None) -> None:
+        """Code is pushed into running pods; their agents keep two of them."""
+        for uid in [*self.agents] if uids is None else uids:
+            self.pushed[uid] = (*self.pushed.get(uid, ()), digest)[-2:]
+            self.agents[uid] = replace(self.agents[uid], codes=self.pushed[uid])
+
+    def codes_of(self, uid: str) -> set[str]:
+        return {digest[:12] for digest in self.pushed.get(uid, ())}
+
+    def edit_code(self, digest: str, *, arrived: bool = True, **spec: Any) -> None:
+        """The spec gets other code, which has been stored as a whole where new pods find it."""
+        assert self.job is not None
+        self.edit(code=Code(digest=digest), **spec)
+        if arrived:
+            self.job = replace(self.job, metadata=replace(self.job.metadata, annotations={CODE_ARRIVED: digest}))
 
     def obey(self, uid: str) -> None:
         """The agent does what the protocol says about the command it finds."""
@@ -258,6 +281,8 @@ class World:
             return
         if command.verb == "run" and command.round > agent.round:
             self.training[uid] = command.round
+            self.ran[uid] = (command.bundle.get("digest", ""), command.program.get("command", []))
+            assert command.bundle.get("digest", "")[:12] in {code_at(pod.configuration), *self.codes_of(uid)}
             self.steps[uid] = self.checkpoint or 0
             self.agents[uid] = replace(agent, state="running", round=command.round, exit=None, reports=())
         elif command.verb == "stop" and self.training.get(uid, command.round + 1) <= command.round:
@@ -367,6 +392,9 @@ class Ports:
 
     def images(self, job: TrainingJob) -> Images | None:
         return self.world.images
+
+    def program(self, job: TrainingJob) -> Program | None:
+        return program_of(job.spec, worker_command(job.spec, None), own_env(job.spec))
 
     def keeps_files(self, job: TrainingJob) -> bool:
         return self.world.files_stay

@@ -15,6 +15,7 @@ from torchyard.api.validation.parse import RULES
 
 VALIDATIONS = "x-kubernetes-validations"
 _ELASTIC = "has(self.spec.elastic) && has(oldSelf.spec.elastic)"
+_CODE = " && ".join(f"has({each}.spec.code) && has({each}.spec.code.digest)" for each in ("self", "oldSelf"))
 # An edit cannot touch the status, and a status write cannot touch the rest: two of one second are judged as edits.
 _STATUS_WRITE = (
     "has(self.status) && has(self.status.lastUpdateTime) && (!has(oldSelf.status)"
@@ -58,10 +59,7 @@ def change_rules(spec_schema: Schema) -> list[dict[str, str]]:
 
 
 def _unchanged(schema: Schema, fields: list[Fixed]) -> dict[str, str]:
-    same = {
-        each.field: f"({_ELASTIC}) || {_same(schema, each.field)}" if each.unless_elastic else _same(schema, each.field)
-        for each in fields
-    }
+    same = {each.field: _same_or_free(schema, each) for each in fields}
     rule = " && ".join(f"({term})" for term in same.values())
     if fields[0].unless_suspended:
         rule = f"oldSelf.spec.suspend || self.spec == oldSelf.spec || ({rule})"
@@ -73,6 +71,12 @@ def _unchanged(schema: Schema, fields: list[Fixed]) -> dict[str, str]:
         "messageExpression": f"'changed' + {changed} + ': {said}'",
         "fieldPath": ".spec",
     }
+
+
+def _same_or_free(schema: Schema, fixed: Fixed) -> str:
+    """CEL that a field is as it was, or that the kind of the job lets it change."""
+    exceptions = [(fixed.unless_elastic, _ELASTIC), (fixed.unless_code, _CODE)]
+    return "".join(f"({rule}) || " for applies, rule in exceptions if applies) + _same(schema, fixed.field)
 
 
 def _add_for(field: str, node: Schema, rule: str, said: str) -> None:

@@ -2,7 +2,7 @@
 
 What is trained never changes: that is another job. How it runs changes only while the job is suspended, because a round
 has one size and one environment. The size of an elastic gang, time-outs, budgets and `suspend` itself may change at any
-time.
+time. So may the program of a job whose code travels with it: the next round runs it, in the same pods if they can.
 """
 
 from msgspec import Struct
@@ -20,12 +20,14 @@ class Fixed(Struct, frozen=True):
     """A field, relative to `spec`, that cannot change.
 
     `unless_suspended`: it can while the stored spec is suspended. `unless_elastic`: it can if the gang is elastic.
+    `unless_code`: it can if code travels with the job, before and after; a new round then follows.
     """
 
     field: str
     unless_suspended: bool
     in_cel: bool = True
     unless_elastic: bool = False
+    unless_code: bool = False
 
     @property
     def what(self) -> str:
@@ -41,22 +43,19 @@ class Fixed(Struct, frozen=True):
 FIXED: tuple[Fixed, ...] = (
     Fixed("trainer.name", unless_suspended=False),
     Fixed("trainer.mode", unless_suspended=False),
-    Fixed("command", unless_suspended=False),
+    Fixed("command", unless_suspended=False, unless_code=True),
     Fixed("script", unless_suspended=False),
     Fixed("managedBy", unless_suspended=False),
     # CEL sees no fields below one that keeps unknown fields; the trainer's own fingerprint check stands behind this.
     Fixed("trainer.params", unless_suspended=True, in_cel=False),
     Fixed("nodes", unless_suspended=True, unless_elastic=True),
+    *(Fixed(field, unless_suspended=True, unless_code=True) for field in ("args", "env", "code.digest", "code.parts")),
     *(
         Fixed(field, unless_suspended=True)
         for field in (
-            "args",
             "image",
-            "env",
             "envFrom",
             "workingDir",
-            "code.digest",
-            "code.parts",
             "elastic",
             "spares",
             "gpusPerNode",
@@ -105,6 +104,8 @@ FIXED: tuple[Fixed, ...] = (
 NOT_OF_A_POD = frozenset(
     {"nodes", "managedBy", "elastic", "spares", "scheduling.queue", "scheduling.workloadPriorityClass"}
 )
+# What a round runs, and may change with the next one if code travels with the job.
+OF_A_ROUND = tuple(fixed.field for fixed in FIXED if fixed.unless_code)
 # May change at any time; every other field of this version is fixed.
 FREE = (
     "code.path",
@@ -124,16 +125,32 @@ FREE = (
 )
 
 
-def forbidden_changes(old: TrainingJobSpec, new: TrainingJobSpec) -> tuple[Fixed, ...]:
-    """Return the fixed fields in which `new` differs from the stored `old`."""
+def forbidden_changes(
+    old: TrainingJobSpec, new: TrainingJobSpec, *, with_next_round: bool = True
+) -> tuple[Fixed, ...]:
+    """Return the fixed fields in which `new` differs from the stored `old`.
+
+    Args:
+        old: as it is stored.
+        new: what it is to become.
+        with_next_round: whether code that travels, and its program, may change.
+    """
     before, after = resolved(old), resolved(new)
     elastic = old.elastic is not None and new.elastic is not None
+    travels = with_next_round and code_travels(old) and code_travels(new)
     judged = [
         fixed
         for fixed in FIXED
-        if not (fixed.unless_suspended and old.suspend) and not (fixed.unless_elastic and elastic)
+        if not (fixed.unless_suspended and old.suspend)
+        and not (fixed.unless_elastic and elastic)
+        and not (fixed.unless_code and travels)
     ]
     return tuple(fixed for fixed in judged if value_at(before, fixed.field) != value_at(after, fixed.field))
+
+
+def code_travels(spec: TrainingJobSpec) -> bool:
+    """Return whether code travels with a job, named by its digest."""
+    return spec.code is not None and spec.code.digest is not None
 
 
 def can_go_on_from(before: TrainingJob, job: TrainingJob) -> bool:

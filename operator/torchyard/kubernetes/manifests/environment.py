@@ -55,6 +55,11 @@ def of_plain(job: TrainingJob, action: CreatePod, claimed_gpus: int = 0) -> list
     return listed(defaults | launch.own_env(spec) | rendezvous | ours | _no_gpus(spec))
 
 
+def of_program(spec: TrainingJobSpec) -> dict[str, str]:
+    """Return the variables of the spec that the container has from it."""
+    return _without(_no_gpus(spec), launch.own_env(spec))
+
+
 def checkpoints_of(job: str) -> str:
     """Checkpoint folder of a job: all that mount one claim see each other's."""
     return f"{names.CHECKPOINTS}/{job}"
@@ -202,7 +207,7 @@ _BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES, _INPUTS, _IN
 )
 _CODE, _CODE_PARTS = "torchyard-code", "torchyard-code-parts"
 
-_CODE_LIMIT = "256Mi"  # of former and new code, unpacked and in parts
+_CODE_LIMIT = "512Mi"  # of former and new code, unpacked and in parts
 _RUN_LIMIT = "256Mi"  # reports of kilobytes, and what NCCL's flight recorder and faulthandler write about a hang
 
 

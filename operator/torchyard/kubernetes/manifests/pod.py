@@ -19,6 +19,7 @@ from torchyard.api.values import amount
 from torchyard.kubernetes.manifests import environment, names
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.reconcile.actions import CreatePod
+from torchyard.reconcile.code import Program, program_of
 from torchyard.reconcile.gang import configuration
 from torchyard.schedulers.protocol import PodChanges
 
@@ -181,7 +182,6 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site, claimed_gpus: int =
     """Return the container that trains: the agent first, if there is one, the workers below it."""
     job = inputs.with_folders(job, inputs.folder_in_pod) if job.spec.inputs else job
     spec, plain = job.spec, is_agentless(job.spec)
-    command = launch.worker_command(spec, f"{names.CONFIG}/{SCRIPT_FILE}" if spec.script is not None else None)
     agent = ["python3", names.AGENT_INSTALLED, "--listen", names.AGENT_LISTEN, "--"]
     env = (
         environment.of_plain(job, action, claimed_gpus)
@@ -191,7 +191,7 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site, claimed_gpus: int =
     container: Manifest = {
         "name": names.TRAINER,
         "image": (action.images or images(job, site)).trainer,
-        "command": [*([] if plain else agent), *map(environment.verbatim, command)],
+        "command": [*([] if plain else agent), *map(environment.verbatim, _command(spec))],
         "env": env,
         "resources": _with_claims(spec, site),
         "volumeMounts": environment.trainer_mounts(spec),
@@ -210,6 +210,16 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site, claimed_gpus: int =
             for source in spec.env_from
         ]
     return container
+
+
+def program(job: TrainingJob) -> Program | None:
+    """Return what the workers of a round run, where code travels with the job."""
+    filled = inputs.with_folders(job, inputs.folder_in_pod) if job.spec.inputs else job
+    return program_of(job.spec, _command(filled.spec), environment.of_program(filled.spec))
+
+
+def _command(spec: TrainingJobSpec) -> list[str]:
+    return launch.worker_command(spec, f"{names.CONFIG}/{SCRIPT_FILE}" if spec.script is not None else None)
 
 
 def _resources(spec: TrainingJobSpec, site: Site, gpus: int) -> dict[str, dict[str, str]]:

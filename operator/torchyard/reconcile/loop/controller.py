@@ -21,6 +21,7 @@ from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Images, TrainingJobStatus
 from torchyard.reconcile.actions import CreatePod, EmitEvent, WriteStatus
+from torchyard.reconcile.code import Program
 from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.loop import executor
 from torchyard.reconcile.loop.executor import MAX_IN_FLIGHT, Executor, Refusals, StatusWriter
@@ -52,6 +53,7 @@ class Derived(Struct, frozen=True, kw_only=True):
     configuration: str
     images: Images | None
     files_stay: bool
+    program: Program | None
     agentless: bool
     procs: int | Literal["auto"]
 
@@ -168,6 +170,7 @@ class Controller:
             configuration=derived.configuration,
             images=derived.images,
             files_stay=derived.files_stay,
+            program=derived.program,
             agentless=derived.agentless,
             procs=derived.procs,
             scheduling=self._cluster.scheduling(job),
@@ -184,6 +187,7 @@ class Controller:
             configuration=configuration(job.spec),
             images=self._cluster.images(job),
             files_stay=self._cluster.keeps_files(job),
+            program=self._cluster.program(job),
             agentless=is_agentless(job.spec),
             procs=requested_procs(job.spec),
         )
