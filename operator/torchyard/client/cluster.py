@@ -23,9 +23,10 @@ from torchyard.client.ranks import RankStacks
 from torchyard.client.remote import cluster_view, curves, logs, profile, stacks, watch
 from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
+from torchyard.client.remote import replace as remote_replace
 from torchyard.client.remote.session import Remote, translated
 from torchyard.client.summaries import Summary, summary_of
-from torchyard.kubernetes.client.errors import AlreadyExists, Rejected
+from torchyard.kubernetes.client.errors import AlreadyExists, NotFound, Rejected
 from torchyard.local.run import Event
 
 T = TypeVar("T")
@@ -76,6 +77,33 @@ class ClusterBackend:
             fix = f"`torchyard delete {name}{self.flags}` first, or give this one another --name"
             raise TorchYardError(f"there is a TrainingJob {name!r} in {self.where} already", fix) from error
         return _kept(created if code is None else await self._send(created, code))
+
+    async def replace(self, document: Document, job: TrainingJob, code: Packed | None = None) -> Kept:
+        """Create a job, or turn the one of its name into it; one that has ended is deleted first.
+
+        Args:
+            document: the job as it is created.
+            job: the same.
+            code: that travels with it.
+
+        Raises:
+            TorchYardError: fields differ that never change.
+        """
+        name = document["metadata"]["name"]
+        try:
+            stored = await remote_jobs.get(self.remote, name)
+        except NotFound:
+            return await self.create(document, code)
+        status = remote_jobs.typed(stored).status
+        if "deletionTimestamp" not in stored["metadata"] and not status.state.terminal:
+            return _kept(await remote_replace.replace(self.remote, stored, job, code, self._notice))
+        if status.state.terminal:
+            self._notice(f"torchyard: {name} is over ({status.state}): it is deleted and starts over")
+            await remote_jobs.delete(self.remote, name)
+        async for seen in watch.states(self.remote, name, stored["metadata"]["uid"]):
+            if seen is None:
+                break
+        return await self.create(document, code)
 
     async def _send(self, job: Document, code: Packed) -> Document:
         name = job["metadata"]["name"]

@@ -23,6 +23,12 @@ def submit_arguments(parser: common.Parser) -> None:
         "--dry-run", action="store_true", help="submit nothing: print what `torchyard plan` prints of this job"
     )
     parser.add_argument("-w", "--watch", action="store_true", help="show the job until it ends")
+    parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="replace the job of this name, in its pods if only code, command, args or env differ; with --watch and "
+        "--code at each edit, until Ctrl-C",
+    )
     fetching.declare(parser)
     common.quiet(parser)
     common.output(parser, "json", "yaml", help="print the object on stdout, and the program's output on stderr")
@@ -35,6 +41,7 @@ def submit(
     namespace: str | None,
     dry_run: bool,
     watch: bool,
+    replace: bool,
     fetches: list[fetching.Fetch],
     quiet: bool,
     output: Literal["json", "yaml"] | None,
@@ -59,6 +66,10 @@ def submit(
     With --watch, the output of the program is written to stdout, or shown below the curve if stdout is a terminal.
     Ctrl-C ends the view and leaves the job running.
 
+    With --replace, a job of this name that runs saves and continues as this one; if only code, command, args or env
+    differ, in the same pods, which needs the right to create pods/exec. One that has ended starts over. With --watch
+    and --code it does so again after each edit.
+
     With --fetch, the job is watched, and its files are downloaded and verified once it has succeeded.
 
     Exit codes: 0 submitted (--watch: succeeded), 1 failed, 64 invalid, 75 suspended.
@@ -71,6 +82,7 @@ def submit(
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.commands.follow import follow
     from torchyard.cli.commands.job_options import requested, save
+    from torchyard.cli.commands.submit_on_save import follow_edits
     from torchyard.client.backend import Backend
     from torchyard.client.bundle.attach import packed
     from torchyard.client.cluster import ClusterBackend
@@ -80,14 +92,19 @@ def submit(
 
     options = options_of(values)
     fetching.require_free(fetches)
+    if replace and fetches:
+        raise RefusalError("--fetch waits for the end of a job that --replace may go on editing", "leave one of them out")
+    if dry_run and replace:
+        raise RefusalError("--dry-run replaces nothing", "leave --replace out: the plan names what differs")
     if dry_run and (watch or fetches):
         raise RefusalError("--dry-run submits nothing that --watch or --fetch could get", "leave one of them out")
     if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):
         from torchyard.cli.commands.sweep_submit import submit as submit_sweep
 
-        if dry_run or fetches:
+        if dry_run or fetches or replace:
             fix = "plan its jobTemplate as a job file" if dry_run else "leave it out"
-            raise RefusalError(f"{'--dry-run' if dry_run else '--fetch'} is for one job, not for a sweep", fix)
+            given = "--dry-run" if dry_run else "--fetch" if fetches else "--replace"
+            raise RefusalError(f"{given} is for one job, not for a sweep", fix)
         return submit_sweep(options, name, context, namespace, output)
     wanted = requested(options, "cluster", name)
     if options.save is not None:
@@ -105,12 +122,14 @@ def submit(
 
     async def submit(backend: Backend) -> int:
         assert isinstance(backend, ClusterBackend)
-        kept = await backend.create(document, code)
+        kept = await (backend.replace(document, job, code) if replace else backend.create(document, code))
         if output is not None:
             emit(kept.document, output)
         say(f"{called} is submitted to {backend.where}")
         if watch or fetches:
             stream = sys.stderr if output is not None else sys.stdout
+            if replace and code is not None:
+                return await follow_edits(backend, wanted, job, kept, None if quiet else stream)
             outcome = await follow(backend, called, kept.job.metadata.uid, output=None if quiet else stream)
             await fetching.bring_all(backend.fetch, called, fetches if outcome == SUCCEEDED else [])
             return outcome

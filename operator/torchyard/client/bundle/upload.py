@@ -6,14 +6,18 @@ collector deletes them with the last job that owns them.
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from torchyard.api.names import CODE_ARRIVED
 from torchyard.client.remote.session import Remote
 from torchyard.kubernetes.client.api import MERGE_PATCH, STRATEGIC_PATCH
-from torchyard.kubernetes.client.errors import AlreadyExists, NotFound
+from torchyard.kubernetes.client.errors import AlreadyExists, Conflict, Gone, NotFound, Rejected
 from torchyard.kubernetes.manifests.names import MANAGED_BY, MANAGER, PART, code_parts
+from torchyard.reconcile.ports import Unavailable
 
 Document = dict[str, Any]
 _TIMEOUT = 60.0
@@ -78,6 +82,29 @@ def config_map(namespace: str, name: str, digest: str, owner: Document, part: by
         "binaryData": {PART: base64.b64encode(part).decode()},
         "immutable": True,
     }
+
+
+async def release(remote: Remote, owner_uid: str, digest: str, count: int) -> None:
+    """Give up code that a job does not use any more: the last owner deletes its ConfigMaps. What fails stays.
+
+    Args:
+        remote: the cluster.
+        owner_uid: of the job.
+        digest: of the code.
+        count: of its parts.
+    """
+    for name in code_parts(digest, count):
+        path = f"/api/v1/namespaces/{remote.namespace}/configmaps/{name}"
+        with contextlib.suppress(NotFound, Conflict, Gone, Rejected, Unavailable):
+            metadata = msgspec.json.decode(await remote.api.request("GET", path))["metadata"]
+            seen = {"resourceVersion": metadata["resourceVersion"]}
+            others = [each for each in metadata.get("ownerReferences") or [] if each["uid"] != owner_uid]
+            if others:
+                body: Document = {"metadata": {**seen, "ownerReferences": others}}
+                await remote.api.request("PATCH", path, body=body, content_type=MERGE_PATCH)
+            else:
+                # One that another submission has become an owner of in between has another version.
+                await remote.api.request("DELETE", path, body={"preconditions": seen})
 
 
 async def _ensure(remote: Remote, document: Document) -> None:

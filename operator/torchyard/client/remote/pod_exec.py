@@ -14,7 +14,7 @@ def python(remote: Remote, pod: str, source: str, *words: str) -> AsyncIterator[
     return program(remote, pod, "python3", "-c", source, *words)
 
 
-async def program(remote: Remote, pod: str, *command: str) -> AsyncIterator[bytes]:
+async def program(remote: Remote, pod: str, *command: str, stdin: bytes = b"") -> AsyncIterator[bytes]:
     """Run a command in the trainer of a pod; return its stdout.
 
     Raises:
@@ -22,7 +22,7 @@ async def program(remote: Remote, pod: str, *command: str) -> AsyncIterator[byte
         NotFound, Rejected, Unavailable: it could not be started.
     """
     try:
-        async for part in run(remote.api, remote.namespace, pod, TRAINER, list(command)):
+        async for part in run(remote.api, remote.namespace, pod, TRAINER, list(command), stdin=stdin):
             yield part
     except CommandFailed as error:
         raise TorchYardError(str(error).removeprefix("torchyard: "), "", FAILED) from error

@@ -1,6 +1,6 @@
 """A command in a running container, over a WebSocket: the protocol of `kubectl exec` (`v5.channel.k8s.io`, v4 before).
 
-Every message is one byte of channel and its content: 1 is stdout, 2 is stderr, 3 has the exit status at the end.
+Every message is one byte of channel and its content: 0 is stdin, 1 is stdout, 2 is stderr, 3 has the exit status at the end.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -16,7 +16,8 @@ PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_STDERR_BYTES = 64 * 1024
 HEARTBEAT_SECONDS = 20.0
-STDOUT, STDERR, ERROR = 1, 2, 3
+STDIN, STDOUT, STDERR, ERROR = 0, 1, 2, 3
+STDIN_BYTES = 64 * 1024
 
 
 class CommandFailed(Exception):  # noqa: N818 -- a fact about a command, as the errors of the API are
@@ -28,9 +29,16 @@ class CannotRun(Unavailable):
 
 
 async def run(
-    api: Api, namespace: str, pod: str, container: str, command: Sequence[str], *, seconds: float = 3600.0
+    api: Api,
+    namespace: str,
+    pod: str,
+    container: str,
+    command: Sequence[str],
+    *,
+    stdin: bytes = b"",
+    seconds: float = 3600.0,
 ) -> AsyncIterator[bytes]:
-    """Run a command without a terminal and without input; yield its stdout piece by piece.
+    """Run a command without a terminal; yield its stdout piece by piece.
 
     Args:
         api: the API server.
@@ -38,6 +46,7 @@ async def run(
         pod: its name.
         container: of the pod.
         command: argument vector, never a shell string.
+        stdin: what it reads, which does not end: version 4 of the protocol cannot say so. Empty: it has no input.
         seconds: how long it may be silent.
 
     Raises:
@@ -47,7 +56,8 @@ async def run(
         Unavailable: no connection, or it broke before the command's end was reported.
     """
     what = f"exec in {pod}"
-    query = [("container", container), ("stdout", "true"), ("stderr", "true"), *(("command", word) for word in command)]
+    streams = ["stdout", "stderr", *(["stdin"] if stdin else [])]
+    query = [("container", container), *((each, "true") for each in streams), *(("command", word) for word in command)]
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
     errors = b""
     try:
@@ -60,6 +70,8 @@ async def run(
             max_msg_size=MAX_MESSAGE_BYTES,
             timeout=aiohttp.ClientWSTimeout(ws_receive=seconds, ws_close=CONNECT_SECONDS),
         ) as socket:
+            for start in range(0, len(stdin), STDIN_BYTES):
+                await socket.send_bytes(bytes([STDIN]) + stdin[start : start + STDIN_BYTES])
             async for message in socket:
                 if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
                     continue
