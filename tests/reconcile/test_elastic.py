@@ -227,3 +227,18 @@ def test_any_sequence_of_losses_and_returns_ends_at_full_size(data, spares):
     assert (world.status.state, len(world.status.rendezvous.members)) == ("Running", 4)
     assert len(world.pods) == 4 + spares
     assert world.status.restarts.counted == 0
+
+
+def test_no_spare_is_created_while_a_suspended_gang_saves():
+    world = World(2, trainer=CVRP, spares=1)
+    live(world, 30)
+    world.end_pod(world.at(2), 76)
+    world.settle()
+    world.edit(suspend=True)
+    before = len(world.created)
+    world.step()
+    for uid in world.status.rendezvous.members:
+        world.agents[uid] = replace(world.agents[uid], state="running", exit=None)  # it still saves
+    world.now += 61.0
+    world.step()
+    assert (world.status.state, len(world.created)) == ("Suspending", before)

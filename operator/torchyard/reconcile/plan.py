@@ -74,7 +74,8 @@ def plan(view: View) -> Plan:
     else:
         seen_after = seen.after(status)
         if not seen_after.is_complete:
-            may_create = admission(view).pods == "create"
+            # A round that is open while the job is suspended only saves: a missing spare has no use.
+            may_create = admission(view).pods == "create" and not view.job.spec.suspend
             changes = scheduling.pod_changes(view) if may_create else None
             gang = keep_gang(seen_after, may_create=may_create, changes=changes)
             status, deletes, creates = gang.status, gang.deletes, gang.creates
