@@ -23,8 +23,8 @@ BIN = KIND / "bin"
 # Which image and configuration the cluster of KUBECONFIG was made from.
 MADE_FROM = KIND / "made-from"
 GPUS = "8"
-# What only tests use: the library by which tools wait for resources (tests/test_gitops.py).
-OF_TESTS = {"kstatus": Family("kstatus", (".",), "30 s")}
+# What only tests use: the library by which tools wait for resources (tests/test_gitops.py), a registry (hack/registry).
+OF_TESTS = {"kstatus": Family("kstatus", (".",), "30 s"), "registry": Family("registry", (".",), "1 min")}
 
 
 def up() -> None:
