@@ -222,7 +222,17 @@ def test_a_damaged_status_costs_the_status_not_the_run(folder, tmp_path, damage)
 
 
 @pytest.mark.parametrize(
-    "damage", ["- a\n", "spec: [\n", "metadata: {name: x}\nspec: {nodes: many}\n", "x" * (5 << 20), "[" * 100_000]
+    "damage",
+    [
+        "- a\n",
+        "spec: [\n",
+        "metadata: {name: x}\nspec: {nodes: many}\n",
+        "x" * (5 << 20),
+        "[" * 100_000,
+        f"spec: {'[' * 100_000}",  # YAML alone: libyaml would end this process
+        f"spec: &spec {{nodes: 1, args: [{'*spec, ' * 9}]}}",
+    ],
+    ids=["list", "syntax", "type", "large", "deep", "deep-yaml", "aliases"],
 )
 def test_a_damaged_job_file_is_named(folder, tmp_path, damage):
     create_run(folder, job(), tmp_path)

@@ -306,8 +306,10 @@ def decode_object(data: bytes) -> dict[str, Any]:
 def _from_yaml(data: bytes) -> Any:
     import yaml  # noqa: PLC0415 - slow, see `encode_object`
 
+    from torchyard.api.validation import yaml_tree  # noqa: PLC0415 - likewise
+
     try:
-        return yaml.load(data, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+        return yaml_tree.load(data)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}: " if mark is not None else ""

@@ -162,6 +162,26 @@ def read(text: str) -> tuple[list[At], list[YamlError]]:
     return [document for document in documents if document.value is not None], repeated
 
 
+def load(data: bytes) -> Any:
+    """Return the value of the only document of YAML that a program wrote, as PyYAML reads it.
+
+    libyaml composes recursively in C: text that is nested deeply would end the process, without an exception. A value
+    behind an alias would be read as often as it is used.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, or is nested too deeply, or has aliases.
+    """
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = 0
+    for event in yaml.parse(data, Loader=loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise yaml.YAMLError(_TOO_DEEP[0])
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("it has aliases")
+    return yaml.load(data, Loader=loader)  # noqa: S506 - both are safe
+
+
 def scalar(text: str, line: int = 1) -> Any:
     """Return the value of a plain scalar.
 

@@ -80,10 +80,12 @@ def _trainer_of(file: Path) -> str | None:
     """Return the trainer of a job file; None: it has none, or cannot be read."""
     import yaml
 
+    from torchyard.api.validation import yaml_tree
+
     try:
         if file.stat().st_size > _MAX_BYTES:
             return None
-        document = yaml.load(file.read_bytes(), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe
+        document = yaml_tree.load(file.read_bytes())
         name = document["spec"]["trainer"]["name"]
     except (OSError, yaml.YAMLError, KeyError, TypeError, RecursionError):
         return None
