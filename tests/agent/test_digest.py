@@ -65,8 +65,7 @@ def test_without_a_frame_of_the_program_the_last_lines_are_shown():
 
 
 def test_where_the_log_is_empty_the_end_of_the_traceback_is_shown():
-    stack = 'Fatal Python error: Segmentation fault\n  File "/train.py", line 3 in crashes\n  File "/train.py", line 4'
-    assert digest(stack, [], 2) == ['  File "/train.py", line 3 in crashes', '  File "/train.py", line 4']
+    assert digest("ValueError: 1\nin two\nlines", [], 2) == ["in two", "lines"]
 
 
 def test_lines_and_their_number_are_bounded():
@@ -74,3 +73,16 @@ def test_lines_and_their_number_are_bounded():
     found = digest("", ["before"] * 90 + long, 20)
     assert len(found) == 20
     assert max(map(len, found)) <= 200
+
+
+def test_of_a_crash_its_stack_is_shown_and_no_frame_of_a_handled_exception():
+    handled = [TRACE[0], '  File "/work/train.py", line 2, in load', "    read()", "KeyError: 'cache'"]
+    stack = ["Fatal Python error: Segmentation fault", "", "Current thread 0x7f (most recent call first):"]
+    crash = [*stack, '  File "/work/train.py", line 9 in step']
+    of_torchyard = [
+        '  File "torchyard-agent.pyz/torchyard_agent/workers/worker.py", line 1 in run',
+        "Extension modules: a",
+    ]
+    found = digest("\n".join(crash), [*handled, *crash, *of_torchyard], 20)
+    assert found == [crash[0], crash[2], crash[3], "output before that:", *handled]
+    assert digest("\n".join(crash), [], 2) == [crash[0], crash[2]]

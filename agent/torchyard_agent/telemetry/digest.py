@@ -11,6 +11,7 @@ from typing import List, NamedTuple
 MAX_FRAMES, MAX_LINE = 6, 200
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line \d+')
 _START = "Traceback (most recent call last)"
+_CRASH = "Fatal Python error: "
 # Built-in trainers are installed like a library, and are the program all the same.
 _LIBRARIES = re.compile(
     r"/(site|dist)-packages/(?!torchyard_trainers/)|/lib/python3\.\d+/(?!site-|dist-)|^<frozen |torchyard[-_]agent"
@@ -31,14 +32,17 @@ class _Traceback(NamedTuple):
 def digest(traceback: str, output: List[str], most: int) -> List[str]:
     """Return at most `most` lines: the exception, frames of the program (innermost first), output before it.
 
-    Without frames of the program these are the last lines of the log or, where that is empty, of the traceback: the
-    stack of a crash, for example.
+    Of a crash these are its stack and the output before it, which may show an exception that was handled. Without
+    frames of the program these are the last lines of the log or, where that is empty, of the traceback.
 
     Args:
         traceback: of the failure's cause, as Python prints it, perhaps shortened.
         output: last lines of the rank's log.
         most: lines.
     """
+    if traceback.startswith(_CRASH):
+        before = _before(output, _CRASH)
+        return [line[:MAX_LINE] for line in _joined(_filled(traceback.splitlines())[:most], before, most)]
     frames, raised = _find(traceback.splitlines(), output)
     own = [frame for frame in frames if not _LIBRARIES.search(frame.file)]
     if not own or not raised:
@@ -49,10 +53,13 @@ def digest(traceback: str, output: List[str], most: int) -> List[str]:
     left_out = len(frames) - len(own[-MAX_FRAMES:])
     if left_out:
         found.append(f"  ({left_out} more frame{'' if left_out == 1 else 's'}, most of libraries: see the log)")
-    before = _before(output)
+    return [line[:MAX_LINE] for line in _joined(found[:most], _before(output, _START), most)]
+
+
+def _joined(found: List[str], before: List[str], most: int) -> List[str]:
+    """Return the lines of a failure and, where they fit, the last ones of the output before it."""
     room = most - len(found) - 1
-    shown = [*found[:most], *(["output before that:", *before[-room:]] if before and room > 0 else [])]
-    return [line[:MAX_LINE] for line in shown]
+    return [*found, *(["output before that:", *before[-room:]] if before and room > 0 else [])]
 
 
 def _find(cause: List[str], output: List[str]) -> _Traceback:
@@ -88,7 +95,11 @@ def _parse(lines: List[str]) -> _Traceback:
     return _Traceback(frames, [])
 
 
-def _before(output: List[str]) -> List[str]:
-    """Return what the rank printed before its traceback."""
-    start = next((index for index, line in enumerate(output) if line.startswith(_START)), None)
-    return [line for line in output[:start] if line.strip()] if start is not None else []
+def _before(output: List[str], mark: str) -> List[str]:
+    """Return what the rank printed before the first line that begins with `mark`."""
+    start = next((index for index, line in enumerate(output) if line.startswith(mark)), None)
+    return _filled(output[:start]) if start is not None else []
+
+
+def _filled(lines: List[str]) -> List[str]:
+    return [line for line in lines if line.strip()]
