@@ -34,6 +34,17 @@ def test_a_constant_is_a_level_line() -> None:
     assert len({frozenset(rows) for rows in rows_of(draw([(0, 2.0), (5, 2.0), (9, 2.0)], 10, 4))}) == 1
 
 
+@given(st.floats(allow_nan=False, allow_infinity=False), st.integers(2, 50), st.integers(1, 80))
+def test_equal_values_are_a_level_line_wherever_they_are(value: float, count: int, width: int) -> None:
+    lines = draw([(step, value) for step in range(count)], width, 4)
+    assert len({frozenset(rows) for rows in rows_of(lines)}) == 1
+
+
+def test_steps_as_far_apart_as_numbers_can_be_are_drawn() -> None:
+    lines = draw([(-1.7e308, 0.0), (0.0, 1.0), (1.7e308, 2.0)], 10, 2)
+    assert all(rows_of(lines))
+
+
 def test_too_little_to_draw_is_nothing() -> None:
     assert draw([], 10, 3) == draw([(1, 1.0)], 10, 3) == []
 

@@ -19,6 +19,8 @@ DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of the left 
 
 MAX_BYTES = 4 << 20  # read between two pictures
 
+ROUNDING = 1e-12  # relative: means of equal values differ by this little, and no curve shows it
+
 Point = tuple[float, float]  # (step, value), which may be NaN or infinite
 
 
@@ -111,7 +113,8 @@ def heights(points: Sequence[Point], columns: int) -> tuple[list[float | None], 
     bins: list[list[float]] = [[] for _ in range(columns)]
     marked: set[int] = set()
     for step, value in points:
-        column = min(columns - 1, int((step - first) / (last - first) * columns))
+        share = (step / 2 - first / 2) / (last / 2 - first / 2)  # the difference of the largest numbers is infinite
+        column = min(columns - 1, int(share * columns))
         if math.isfinite(value):
             bins[column].append(value)
         else:
@@ -148,13 +151,14 @@ def draw(points: Sequence[Point], width: int, height: int) -> list[str]:
     low, high = min(finite, default=0.0), max(finite, default=0.0)
     rows = 4 * height
     reach = high / 2 - low / 2  # the difference of the largest numbers is infinite
+    level_line = math.isclose(low, high, rel_tol=ROUNDING)
     cells = [[BLANK] * width for _ in range(height)]
     previous: int | None = None
     for column, value in enumerate(values):
         if value is None:
             previous = None
             continue
-        level = round((high / 2 - value / 2) / reach * (rows - 1)) if reach > 0 else rows // 2
+        level = round((high / 2 - value / 2) / reach * (rows - 1)) if not level_line else rows // 2
         start = level if previous is None else previous
         for row in range(min(start, level), max(start, level) + 1):
             if row != start or level == start:
