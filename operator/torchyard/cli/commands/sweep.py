@@ -17,7 +17,7 @@ def sweep_arguments(parser: common.Parser) -> None:
     """Declare the command line of `sweep`."""
     parser.advice = "`torchyard run sweep.yaml` starts a sweep"
     verbs = ("ls", "show", "best", "report", "rm", "suspend", "resume")
-    parser.add_argument("what", choices=verbs, help="what to do")
+    parser.add_argument("what", metavar="VERB", choices=verbs, help=f"what to do: {', '.join(verbs)}")
     parser.add_argument("name", metavar=common.SWEEP_NAME, nargs="?", help="name of the sweep; ls lists all")
     parser.add_argument("--folder", metavar="FOLDER", type=Path, help="folder for the report; by default SWEEP-report")
     common.location_options(parser)
