@@ -4,6 +4,7 @@ import contextlib
 import json
 import secrets
 from collections.abc import AsyncIterator
+from typing import Any
 
 from msgspec import Struct
 from tests.support.cluster.gangs import queues
@@ -14,6 +15,7 @@ from torchyard.api.values import amount
 from torchyard.kubernetes.client.api import Api
 
 ENDLESS = 1_000_000
+GPUS = "nvidia.com/gpu.present"  # label of the workers of the test bed
 PATH = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
 
@@ -35,7 +37,7 @@ class Contest:
         classes: of priority, the lower one first.
     """
 
-    def __init__(self, jobs: Jobs, scheduling: dict[str, str], memory: str, classes: tuple[str, str]) -> None:
+    def __init__(self, jobs: Jobs, scheduling: dict[str, Any], memory: str, classes: tuple[str, str]) -> None:
         self.jobs, self.low, self.high = jobs, *classes
         self.scheduling, self.resources = scheduling, {"memory": memory}
         self.training = Training(jobs, ENDLESS, **self._fields(self.low))
@@ -67,7 +69,7 @@ class Contest:
 @contextlib.asynccontextmanager
 async def contest(api: Api, namespace: str, scheduler: str) -> AsyncIterator[Contest]:
     """Start the job on the two workers of the test bed, with Kueue or Volcano."""
-    nodes = json.loads(await api.request("GET", "/api/v1/nodes", params={"labelSelector": "nvidia.com/gpu.present"}))
+    nodes = json.loads(await api.request("GET", "/api/v1/nodes", params={"labelSelector": GPUS}))
     memory = int(min(amount(node["status"]["allocatable"]["memory"]) for node in nodes["items"]) * 6 / 10)
     stem = f"ty-{secrets.token_hex(3)}"
     classes = (f"{stem}-low", f"{stem}-high")
@@ -75,7 +77,7 @@ async def contest(api: Api, namespace: str, scheduler: str) -> AsyncIterator[Con
         for name, value in zip(classes, (1, 1000), strict=True):
             await api.request("POST", PATH, body={"metadata": {"name": name}, "value": value})
             stack.push_async_callback(api.request, "DELETE", f"{PATH}/{name}", body={})
-        scheduling = {"gang": scheduler}
+        scheduling: dict[str, Any] = {"gang": scheduler, "nodeSelector": {GPUS: "true"}}  # no node that is played
         if scheduler == "kueue":
             await stack.enter_async_context(queues(api, namespace, memory=str(2 * memory)))
             scheduling["queue"] = "team"
