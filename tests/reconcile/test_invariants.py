@@ -48,7 +48,7 @@ class AnyHistory(RuleBasedStateMachine):
         size=SIZES,
         travels=st.booleans(),
     )
-    def submitted(self, nodes, limit, most, deadline, size, travels):
+    def submitted(self, nodes, limit, most, deadline, size, travels):  # noqa: PLR0917 -- one draw each
         restart = Restart(
             no_progress_limit=limit, max_restarts=most, backoff=Backoff(initial=Duration("1s"), max=Duration("8s"))
         )

@@ -67,9 +67,9 @@ def sent_program(command: Mapping[str, Any]) -> Optional[Program]:
         return None
     if isinstance(sent, dict):
         words, env = sent.get("command"), sent.get("env")
-        if isinstance(words, list) and words and isinstance(env, dict):
-            if all(isinstance(text, str) for text in (*words, *env, *env.values())):
-                return Program(words, env)
+        texts = [*words, *env, *env.values()] if isinstance(words, list) and words and isinstance(env, dict) else [None]
+        if all(isinstance(text, str) for text in texts):
+            return Program(words, env)
     raise ValueError("command `run`: `program` needs `command`, a list of words, and `env`, an object of strings")
 
 

@@ -191,7 +191,11 @@ class WarmStart:
 
     def zygote_for(self, kind: Torchrun | Plain) -> Optional[Zygote]:
         """Return the zygote if it can start a round of this kind; None: the round starts cold."""
-        same = isinstance(kind, Torchrun) and isinstance(self._kind, Torchrun) and kind.interpreter == self._kind.interpreter
+        same = (
+            isinstance(kind, Torchrun)
+            and isinstance(self._kind, Torchrun)
+            and kind.interpreter == self._kind.interpreter
+        )
         return self.zygote if same else None
 
     def pids(self) -> List[int]:

@@ -106,7 +106,11 @@ def non_finite_metrics(values: object) -> dict[str, NonFiniteMetric]:
 
 def digests(raw: object) -> tuple[str, ...]:
     """Return the SHA-256 digests of a list."""
-    return tuple(each for each in raw[:MAX_CODES] if isinstance(each, str) and _DIGEST.fullmatch(each)) if isinstance(raw, list) else ()
+    return (
+        tuple(each for each in raw[:MAX_CODES] if isinstance(each, str) and _DIGEST.fullmatch(each))
+        if isinstance(raw, list)
+        else ()
+    )
 
 
 def checkpoint(raw: object) -> dict[str, Any] | None:

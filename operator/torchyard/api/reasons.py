@@ -462,8 +462,8 @@ class Reason(TableEnum):
     )
     PROGRAM_CHANGED = _running(
         "ProgramChanged",
-        "the code, command, args or env was edited: the workers are asked to save a checkpoint and to stop, and the next "
-        "round runs what the spec has now",
+        "the code, command, args or env was edited: the workers are asked to save a checkpoint and to stop, and the "
+        "next round runs what the spec has now",
     )
 
     # Warnings

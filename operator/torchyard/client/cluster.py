@@ -28,6 +28,7 @@ from torchyard.client.remote.session import Remote, translated
 from torchyard.client.summaries import Summary, summary_of
 from torchyard.kubernetes.client.errors import AlreadyExists, NotFound, Rejected
 from torchyard.local.run import Event
+from torchyard.reconcile.code import missing_code
 
 T = TypeVar("T")
 
@@ -74,6 +75,9 @@ class ClusterBackend:
             created = await remote_jobs.create(self.remote, body)
         except AlreadyExists as error:
             name = document["metadata"]["name"]
+            if code is not None and (waiting := await self._waiting_for(name, code)) is not None:
+                self._notice(f"torchyard: {name} waits for this code, which is sent now")
+                return _kept(await self._send(waiting, code))
             fix = f"`torchyard delete {name}{self.flags}` first, or give this one another --name"
             raise TorchYardError(f"there is a TrainingJob {name!r} in {self.where} already", fix) from error
         return _kept(created if code is None else await self._send(created, code))
@@ -104,6 +108,13 @@ class ClusterBackend:
             if seen is None:
                 break
         return await self.create(document, code)
+
+    async def _waiting_for(self, name: str, code: Packed) -> Document | None:
+        """Return a job whose submission ended before all of this code was sent; None: it does not wait for it."""
+        stored = await remote_jobs.get(self.remote, name)
+        job = remote_jobs.typed(stored)
+        same = job.spec.code is not None and job.spec.code.digest == code.bundle.digest
+        return stored if same and missing_code(job) and not job.status.state.terminal else None
 
     async def _send(self, job: Document, code: Packed) -> Document:
         name = job["metadata"]["name"]

@@ -117,8 +117,6 @@ def _open_transition(seen: Observed, status: TrainingJobStatus) -> Transition:
             marked = status if ending is not None else rounds.begin_end(view, status, Reason.ROUND_CLOSED)
             return Transition(status=with_reason(marked, _open_state(seen, marked), status.reason), due=(due,))
         return _close(seen, status, failures.first(outcomes), outcomes)
-    if is_edited(view, status) and not missing_code(view.job):
-        return _change(seen, status, Reason.PROGRAM_CHANGED, edit(status, view.job.spec))
     overdue, start_due = rounds.timed_out(seen, status)
     if overdue is not None:
         return _close(seen, status, overdue, outcomes)
@@ -141,7 +139,9 @@ def _leaving(seen: Observed, status: TrainingJobStatus) -> str:
 
 
 def _moved(seen: Observed, status: TrainingJobStatus) -> Transition | None:
-    """End the round for the sake of a pod that other pods take the place of; None: no pod has to go."""
+    """End the round because its program was edited, or for the sake of a pod that others take the place of."""
+    if is_edited(seen.view, status) and not missing_code(seen.view.job):
+        return _change(seen, status, Reason.PROGRAM_CHANGED, edit(status, seen.view.job.spec))
     if leaving := _leaving(seen, status):
         return _change(seen, status, Reason.NODE_LEAVING, leaving)
     slow = _slow(seen, status)

@@ -125,9 +125,7 @@ FREE = (
 )
 
 
-def forbidden_changes(
-    old: TrainingJobSpec, new: TrainingJobSpec, *, with_next_round: bool = True
-) -> tuple[Fixed, ...]:
+def forbidden_changes(old: TrainingJobSpec, new: TrainingJobSpec, *, with_next_round: bool = True) -> tuple[Fixed, ...]:
     """Return the fixed fields in which `new` differs from the stored `old`.
 
     Args:

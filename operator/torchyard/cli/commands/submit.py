@@ -92,19 +92,11 @@ def submit(
 
     options = options_of(values)
     fetching.require_free(fetches)
-    if replace and fetches:
-        raise RefusalError("--fetch waits for the end of a job that --replace may go on editing", "leave one of them out")
-    if dry_run and replace:
-        raise RefusalError("--dry-run replaces nothing", "leave --replace out: the plan names what differs")
-    if dry_run and (watch or fetches):
-        raise RefusalError("--dry-run submits nothing that --watch or --fetch could get", "leave one of them out")
+    _require_together(dry_run=dry_run, watch=watch, replace=replace, fetches=bool(fetches))
     if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):
         from torchyard.cli.commands.sweep_submit import submit as submit_sweep
 
-        if dry_run or fetches or replace:
-            fix = "plan its jobTemplate as a job file" if dry_run else "leave it out"
-            given = "--dry-run" if dry_run else "--fetch" if fetches else "--replace"
-            raise RefusalError(f"{given} is for one job, not for a sweep", fix)
+        _refuse_of_sweeps(dry_run=dry_run, replace=replace, fetches=bool(fetches))
         return submit_sweep(options, name, context, namespace, output)
     wanted = requested(options, "cluster", name)
     if options.save is not None:
@@ -142,6 +134,22 @@ def submit(
     except KeyboardInterrupt:
         say(f"{called} continues in the cluster")
         return INTERRUPTED
+
+
+def _require_together(*, dry_run: bool, watch: bool, replace: bool, fetches: bool) -> None:
+    if replace and fetches:
+        raise RefusalError("--fetch waits for the end of a job, which --replace edits", "leave one of them out")
+    if dry_run and replace:
+        raise RefusalError("--dry-run replaces nothing", "leave --replace out: the plan names what differs")
+    if dry_run and (watch or fetches):
+        raise RefusalError("--dry-run submits nothing that --watch or --fetch could get", "leave one of them out")
+
+
+def _refuse_of_sweeps(*, dry_run: bool, replace: bool, fetches: bool) -> None:
+    if dry_run or fetches or replace:
+        fix = "plan its jobTemplate as a job file" if dry_run else "leave it out"
+        given = "--dry-run" if dry_run else "--fetch" if fetches else "--replace"
+        raise RefusalError(f"{given} is for one job, not for a sweep", fix)
 
 
 def _warn(job: "TrainingJob") -> None:

@@ -16,7 +16,10 @@ SECONDS = 60.0
 """How long a pod may take to verify and unpack code; the kubelet may also be slow to start the command."""
 _FORBIDDEN = 403
 # Isolated and without `site`: nothing of the image or of the user's is imported.
-_RECEIVE = f"import sys; sys.path.insert(0, {names.AGENT_INSTALLED!r}); from torchyard_agent.workers.push import main; main(sys.argv[1:])"
+_RECEIVE = (
+    f"import sys; sys.path.insert(0, {names.AGENT_INSTALLED!r}); "
+    "from torchyard_agent.workers.push import main; main(sys.argv[1:])"
+)
 
 
 async def push(remote: Remote, pods: Sequence[Pod], digest: str, parts: Sequence[bytes], notice: Notice) -> bool:

@@ -18,13 +18,11 @@ from torchyard.client.remote.push import push
 from torchyard.client.remote.session import Remote
 from torchyard.client.replacement import Replacement, replacement
 from torchyard.kubernetes.client.api import MERGE_PATCH
-from torchyard.reconcile.code import code_at
+from torchyard.reconcile.code import code_at, missing_code
 from torchyard.reconcile.observed import Pod
 
 
-async def replace(
-    remote: Remote, stored: Document, new: TrainingJob, code: Packed | None, notice: Notice
-) -> Document:
+async def replace(remote: Remote, stored: Document, new: TrainingJob, code: Packed | None, notice: Notice) -> Document:
     """Turn a job that has not ended into `new`; return it.
 
     With only its code, command, args or env edited, a running job saves and continues with them in the same pods, into
@@ -42,7 +40,7 @@ async def replace(
     """
     old = jobs.typed(stored)
     plan = replacement(old, new, remote.flags)
-    if not plan.fields:
+    if not plan.fields and not missing_code(old):
         notice(f"torchyard: {old.metadata.name} runs this already: nothing differs")
         return stored
     pods = await jobs.pods(remote, old)

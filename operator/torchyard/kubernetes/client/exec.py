@@ -1,6 +1,7 @@
 """A command in a running container, over a WebSocket: the protocol of `kubectl exec` (`v5.channel.k8s.io`, v4 before).
 
-Every message is one byte of channel and its content: 0 is stdin, 1 is stdout, 2 is stderr, 3 has the exit status at the end.
+Every message is one byte of channel and its content: 0 is stdin, 1 is stdout, 2 is stderr, 3 has the exit status at the
+end.
 """
 
 from collections.abc import AsyncIterator, Sequence
