@@ -124,13 +124,15 @@ async def test_code_arrives_whole_is_shared_and_is_verified_by_every_pod(api, na
     await jobs.lose("second", 1)
     await jobs.until("second", lambda status: status.get("round") == 2 and status.get("state") == "Running")
     assert all(files == project.files() for files in (await printed(jobs, "second")).values())
-    # Other code takes the place of a part.
+    # Other code takes the place of a part. The kubelet keeps what is immutable for as long as a pod of its node uses it.
+    await jobs.edit("second", suspend=True)
+    await jobs.until("second", lambda status: status.get("state") == "Suspended")
     name, part = max((await maps(jobs)).items())
     await api.request("DELETE", f"{jobs.core}/configmaps/{name}")
     forged = {"name": name, "ownerReferences": part["metadata"]["ownerReferences"]}
     data = {"part": base64.b64encode(b"other code").decode()}
     await jobs.make("configmaps", name, metadata=forged, binaryData=data)
-    await jobs.lose("second", 0)
+    await jobs.edit("second", suspend=False)
     ended = await jobs.ends("second")
     assert (ended["state"], ended["reason"]) == ("Failed", "CodeMismatch"), ended["message"]
     await project.backend.delete("second")
