@@ -124,7 +124,7 @@ async def test_code_arrives_whole_is_shared_and_is_verified_by_every_pod(api, na
     await jobs.lose("second", 1)
     await jobs.until("second", lambda status: status.get("round") == 2 and status.get("state") == "Running")
     assert all(files == project.files() for files in (await printed(jobs, "second")).values())
-    # Other code takes the place of a part. The kubelet keeps what is immutable for as long as a pod of its node uses it.
+    # Other code takes the place of a part. A kubelet keeps what is immutable as long as a pod of its node uses it.
     await jobs.edit("second", suspend=True)
     await jobs.until("second", lambda status: status.get("state") == "Suspended")
     name, part = max((await maps(jobs)).items())
