@@ -65,9 +65,9 @@ def sent_program(command: Mapping[str, Any]) -> Optional[Program]:
     sent = command.get("program")
     if not sent:
         return None
-    if isinstance(sent, dict):
-        words, env = sent.get("command"), sent.get("env")
-        texts = [*words, *env, *env.values()] if isinstance(words, list) and words and isinstance(env, dict) else [None]
+    words, env = (sent.get("command"), sent.get("env")) if isinstance(sent, dict) else (None, None)
+    if isinstance(words, list) and words and isinstance(env, dict):
+        texts = [*words, *env, *env.values()]
         if all(isinstance(text, str) for text in texts):
             return Program(words, env)
     raise ValueError("command `run`: `program` needs `command`, a list of words, and `env`, an object of strings")
