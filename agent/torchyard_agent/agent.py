@@ -180,7 +180,10 @@ class Agent:
         full = full_disk_notice(str(self.settings.log_dir))
         if full not in self.notices and free_space(self.settings.log_dir) < LITTLE_SPACE:
             self.notices.append(full)
-        if self.workers.tend(now) and self.terminated:
+        over = self.workers.tend(now)
+        if over:
+            self.workers.keep_failed(terminated=self.terminated)
+        if over and self.terminated:
             assert self.workers.exit is not None
             self.leaving = {0: 0, ExitCode.PREEMPTED: ExitCode.PREEMPTED}.get(
                 self.workers.exit["code"], ExitCode.TERMINATED

@@ -58,6 +58,7 @@ class Settings:
     code_mount: Optional[Path]
     working_folder: str
     inputs: Optional[str]
+    keep_files_seconds: Optional[float]
 
     @property
     def loopback(self) -> bool:
@@ -114,6 +115,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         code_mount=_path(env.get("TORCHYARD_CODE_MOUNT")),
         working_folder=env.get("TORCHYARD_WORKING_DIR", ""),
         inputs=env.get("TORCHYARD_INPUTS") or None,
+        keep_files_seconds=_number(env, "TORCHYARD_KEEP_FILES", 0) or None,
     )
 
 

@@ -6,14 +6,16 @@ import logging
 import os
 import signal
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.settings import Settings
 from torchyard_agent.telemetry.gpu_health import GpuHealth
 from torchyard_agent.telemetry.log_forwarder import LogForwarder
-from torchyard_agent.telemetry.logs import bound_stderr
-from torchyard_agent.workers import failure
+from torchyard_agent.telemetry.logs import RankLog, bound_stderr
+from torchyard_agent.workers import failed_rounds, failure
 from torchyard_agent.workers.command import Plain, Torchrun, classify, sent_program, torchrun_interpreter
 from torchyard_agent.workers.environment import REMOVED_FROM_WORKERS
 from torchyard_agent.workers.ports import ReservedPort
@@ -70,6 +72,7 @@ class Workers:
         self.port = ReservedPort()
         self._echo = LogForwarder(sys.stdout.buffer)
         self._last_reports: List[Dict[str, Any]] = []
+        self._last_logs: List[RankLog] = []
         self._statuses: Dict[int, int] = {}
         self._record_deadline: Optional[float] = None
 
@@ -89,6 +92,8 @@ class Workers:
         spec = round_spec(self.settings, command, self.kind, self.procs, REMOVED_FROM_WORKERS)
         self.port.lend()
         run = RoundRun(self.settings, spec, plain=isinstance(self.kind, Plain))
+        if self.settings.keep_files_seconds and self.settings.record_folder is not None and not spec["nodeRank"]:
+            failed_rounds.prune(self.settings.record_folder, self.settings.keep_files_seconds)
         self.round = run
         logger.info("round %d: %d of %d nodes, %d workers", number, spec["nodeRank"], spec["nodes"], len(run.ranks))
         zygote = self.warm.zygote_for(self.kind) if env == self.env else None  # what torch reads once cannot change
@@ -201,13 +206,21 @@ class Workers:
             self.round.launcher = self.round.launcher or _NEVER_STARTED
             self._statuses.setdefault(self.round.launcher, -signal.SIGKILL)
 
+    def keep_failed(self, *, terminated: bool) -> None:
+        """Keep output and files of the round that has just ended, if its failure began here."""
+        ended, folder = self.exit, self.settings.record_folder
+        if ended is None or folder is None or not failed_rounds.began_here(ended, terminated=terminated):
+            return
+        sources = (self.settings.run_dir, Path(tempfile.gettempdir())) if self.settings.keep_files_seconds else ()
+        failed_rounds.keep(folder, self.settings.pod_name, ended, self._last_logs, sources)
+
     def _ended(self, run: RoundRun, status: int) -> None:
         left = kill_descendants(os.getpid(), self.warm.pids())
         for rank, lines in run.follow(last=True).items():
             self._echo.say(rank, lines)
         run.fault = run.fault or self._gpus.fault_since(run.began)
         self.exit = run.ended(status, self._gpus.program_errors_since(run.began))
-        self._last_reports = run.reports.all()
+        self._last_reports, self._last_logs = run.reports.all(), run.logs
         if self.exit["code"] != 0:  # another round may follow
             self.warm.prepare_for_optimizers(run.reports.all)
         self.round = self._record_deadline = None

@@ -287,6 +287,8 @@ def agent_env(spec: TrainingJobSpec) -> dict[str, str]:
     if spec.trainer is None:
         # Built-in workloads write their own curves.
         env["TORCHYARD_CURVES"] = "jsonl,tensorboard" if spec.logging.tensorboard else "jsonl"
+    if spec.debug.keep_failed_pod is not None:
+        env["TORCHYARD_KEEP_FILES"] = f"{spec.debug.keep_failed_pod:g}"
     if not spec.health.straggler:
         env["TORCHYARD_PACE"] = "0"
     if spec.metrics.patterns:

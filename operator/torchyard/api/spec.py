@@ -12,7 +12,7 @@ from msgspec import Meta, field
 from torchyard.api.names import MAX_NODES
 from torchyard.api.spec_code import Code
 from torchyard.api.spec_placement import Elastic, Gpu, Input, InputCache, Resources, Scheduling, Volume
-from torchyard.api.spec_reliability import Checkpoint, Health, Preflight, Restart
+from torchyard.api.spec_reliability import Checkpoint, Debug, Health, Preflight, Restart
 from torchyard.api.spec_workload import (
     EnvFrom,
     EnvVar,
@@ -109,6 +109,7 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
     health: Annotated[Health, doc("Timeouts, and the handling of numbers that are not finite.")] = field(
         default_factory=Health
     )
+    debug: Annotated[Debug, doc("What stays after a failure, for people to look at.")] = field(default_factory=Debug)
     suspend: Annotated[
         bool, doc("true: save a checkpoint and delete the pods; false: continue from the checkpoint.")
     ] = False

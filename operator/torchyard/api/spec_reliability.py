@@ -127,6 +127,19 @@ class Health(Model, frozen=True, kw_only=True):
     ] = False
 
 
+class Debug(Model, frozen=True, kw_only=True):
+    """What stays after a failure, for people to look at."""
+
+    keep_failed_pod: Annotated[
+        Duration | None,
+        doc(
+            "How long the pod in which the newest failure began stays once it has ended, with its logs; it holds no "
+            "GPU then. Its newest files are copied beside the checkpoints, to failures/, at most 64 MiB: on a cluster "
+            "they stay if checkpoint.volume names a claim. Absent: such a pod is deleted at once."
+        ),
+    ] = None
+
+
 class Preflight(Model, frozen=True, kw_only=True):
     """Checks before the first round."""
 

@@ -431,6 +431,14 @@ class Pace(StatusModel, frozen=True, kw_only=True):
     stragglers: Annotated[list[Straggler], doc("Slow ranks, at most 8.")] = field(default_factory=list)
 
 
+class KeptPod(StatusModel, frozen=True, kw_only=True):
+    """A failed pod that stays for people to look at, with its logs and without GPUs: spec.debug.keepFailedPod."""
+
+    name: Annotated[str, doc("Name of the pod.")]
+    round: Annotated[int, doc("Round that failed in it.")] = 0
+    until: Annotated[Time | None, doc("When it is deleted.")] = None
+
+
 class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     """What the job is doing, why, and how well."""
 
@@ -492,6 +500,7 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     avoided_nodes: Annotated[
         list[AvoidedNode], doc("Nodes that the newest pods avoid where others have capacity, at most 16.")
     ] = field(default_factory=list)
+    kept_pod: Annotated[KeptPod | None, doc("The failed pod that stays for people to look at.")] = None
     artifacts: Annotated[list[Artifact], doc("Files that the job has written.")] = field(default_factory=list)
     last_update_time: Annotated[Time | None, doc("When this status was last written.")] = None
     start_time: Annotated[Time | None, doc("When the first round opened.")] = None

@@ -118,7 +118,14 @@ class Backend(Protocol):
         """Return the events of a job, oldest first."""
 
     def logs(
-        self, name: str, uid: str = "", *, rank: int | None = None, follow: bool = False, tail: int | None = None
+        self,
+        name: str,
+        uid: str = "",
+        *,
+        rank: int | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+        round_number: int | None = None,
     ) -> AsyncIterator[LogLine]:
         """Yield the output of the ranks, starting with the rank that failed first.
 
@@ -128,6 +135,7 @@ class Backend(Protocol):
             rank: only this one; None: all.
             follow: wait for new lines until the job is over, through new rounds and pods.
             tail: only this many of the last lines of each rank.
+            round_number: what is kept of this failed round, also if its pods are gone; None: all that pods have.
         """
 
     async def explain(self, name: str) -> "Explanation":

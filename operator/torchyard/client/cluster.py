@@ -9,7 +9,9 @@ from typing import TypeVar
 
 import msgspec
 
+from torchyard.api.launch import checkpoint_claim
 from torchyard.api.resource import TrainingJob
+from torchyard.client import failed_rounds
 from torchyard.client.artifacts import Allowance, Artifact
 from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.bundle.attach import Packed
@@ -146,12 +148,36 @@ class ClusterBackend:
             return await remote_jobs.events(self.remote, (await self.get(name)).job)
 
     async def logs(
-        self, name: str, uid: str = "", *, rank: int | None = None, follow: bool = False, tail: int | None = None
+        self,
+        name: str,
+        uid: str = "",
+        *,
+        rank: int | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+        round_number: int | None = None,
     ) -> AsyncIterator[LogLine]:
-        """Yield the logs of the pods that still exist."""
+        """Yield the logs of the pods that still exist, or what is kept of one failed round."""
+        if round_number is not None:
+            for line in await self._of_failed_round(name, round_number, rank, tail):
+                yield line
+            return
         with translated(self.remote):
             async for line in logs.read(self.remote, name, self._notice, uid, rank=rank, follow=follow, tail=tail):
                 yield line
+
+    async def _of_failed_round(self, name: str, round_number: int, rank: int | None, tail: int | None) -> list[LogLine]:
+        job = (await self.get(name)).job
+        with tempfile.TemporaryDirectory(prefix="torchyard-") as folder:
+            kept = Path(folder) / "round"
+            allowance = Allowance(failed_rounds.MOST_BYTES, "32Mi")
+            failed_rounds.require(job, round_number)
+            if checkpoint_claim(job.spec) is not None:
+                try:
+                    await remote_fetch.fetch(self.remote, name, failed_rounds.output(round_number), kept, allowance)
+                except TorchYardError as error:
+                    self._notice(f"{name}: the output of round {round_number} beside its checkpoints: {error}")
+            return list(failed_rounds.lines(job, round_number, kept, self._notice, rank=rank, tail=tail))
 
     async def explain(self, name: str) -> Explanation:
         """Explain a job's state."""

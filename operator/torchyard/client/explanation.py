@@ -90,6 +90,7 @@ def explanation(  # noqa: PLR0917 -- what is known of a job, and where it is
         Section("Warnings", tuple(_warnings(job))),
         Section("Images", tuple(_pull(job))),
         Section("Failures so far", tuple(_failures(job))),
+        Section("Kept to look at", tuple(_kept(job, flags))),
         Section("Nodes that its pods avoid", tuple(_avoided(job, now))),
         Section("Pods", tuple(_pod_line(pod, now) for pod in troubled[:MAX_PODS])),
         Section("Not as it should be", tuple(_conditions(job))),
@@ -228,6 +229,22 @@ def _conditions(job: TrainingJob) -> list[str]:
         for condition in job.status.conditions
         if wrong.get(condition.type) == condition.status
     ]
+
+
+def kept_words(job: TrainingJob, flags: str) -> str:
+    """Return which failed pod stays, until when, and the command that shows its output; empty: none."""
+    kept = job.status.kept_pod
+    if kept is None:
+        return ""
+    until = f" until {kept.until}" if kept.until is not None else ""
+    return f"{clean(kept.name)}, failed in round {kept.round}{until}: torchyard logs {job.metadata.name}{flags} --round {kept.round}"
+
+
+def _kept(job: TrainingJob, flags: str) -> list[str]:
+    words = kept_words(job, flags)
+    if not words:
+        return []
+    return [words, f"its files: torchyard fetch {job.metadata.name}{flags} failures"]
 
 
 def _pod_line(pod: Pod, now: float) -> str:

@@ -114,13 +114,27 @@ class LocalBackend:
         return events(find(name))
 
     async def logs(
-        self, name: str, uid: str = "", *, rank: int | None = None, follow: bool = False, tail: int | None = None
+        self,
+        name: str,
+        uid: str = "",
+        *,
+        rank: int | None = None,
+        follow: bool = False,
+        tail: int | None = None,
+        round_number: int | None = None,
     ) -> AsyncIterator[LogLine]:
         """Yield the lines in the logs of all pods that the run ever had."""
         from torchyard.client.ranks import failing_rank
 
         folder = find(name)
         job = load(folder).job
+        if round_number is not None:
+            from torchyard.client import failed_rounds
+
+            kept = folder.checkpoints / failed_rounds.output(round_number)
+            for line in failed_rounds.lines(job, round_number, kept, self._notice, rank=rank, tail=tail):
+                yield line
+            return
         uid = uid or job.metadata.uid
         first = failing_rank(job.status.attempts)
         logs = {path: RankLog(path, number) for path, number in log_files(folder.pods, rank)}

@@ -15,7 +15,7 @@ from torchyard.api.names import MAX_INCARNATION
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import sparse, value_at
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.status import Images, TrainingJobStatus
+from torchyard.api.status import Images, KeptPod, TrainingJobStatus
 from torchyard.api.validation.changes import FIXED, NOT_OF_A_POD, OF_A_ROUND
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CreatePod, DeletePod
@@ -65,15 +65,17 @@ def keep_gang(seen: Observed, *, may_create: bool = True, changes: PodChanges | 
     pause = pause_end(view, status)
     if pause is not None:
         grace = view.job.spec.grace_period
-        emptied = empty_gang(view, grace_seconds=grace, why="only a part of its gang found room")
+        emptied = empty_gang(view, grace_seconds=grace, why="only a part of its gang found room", kept=status.kept_pod)
         return GangPlan(status=status, deletes=emptied, due=pause)
     wanted, held = seen.desired_pods, seen.active
+    kept = status.kept_pod.name if status.kept_pod is not None else ""
     members = status.rendezvous.members
     deletes = [
         _delete(view, pod, view.job.spec.grace_period, _deletion_reason(view, status, pod, wanted, held))
         for pod in _ordered(view.pods)
         if _deletable(view, pod)
         and held.get(pod.index if pod.index < wanted else -1) is not pod
+        and pod.name != kept
         and _expendable(pod, status)
     ]
     present = seen.pods
@@ -191,9 +193,11 @@ def pause_end(view: View, status: TrainingJobStatus) -> float | None:
     return due if status.rendezvous.released and due is not None and view.now < due else None
 
 
-def empty_gang(view: View, *, grace_seconds: float, why: str) -> tuple[DeletePod, ...]:
-    """Delete every remaining pod."""
-    return tuple(_delete(view, pod, grace_seconds, why) for pod in _ordered(view.pods) if _deletable(view, pod))
+def empty_gang(view: View, *, grace_seconds: float, why: str, kept: KeptPod | None = None) -> tuple[DeletePod, ...]:
+    """Delete every remaining pod but the one that is `kept`."""
+    name = kept.name if kept is not None else ""
+    leave = (pod for pod in _ordered(view.pods) if _deletable(view, pod) and pod.name != name)
+    return tuple(_delete(view, pod, grace_seconds, why) for pod in leave)
 
 
 def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], float | None]:
@@ -212,6 +216,24 @@ def leftovers(view: View, completed: float) -> tuple[tuple[DeletePod, ...], floa
         late = live if view.now >= due else [pod for pod in live if pod not in reachable and pod.phase == "Pending"]
     deletes = (_delete(view, pod, 5.0, "the job is over") for pod in late)
     return tuple(replace(each, if_alive=True) for each in deletes), due if view.now < due else None
+
+
+def kept_pod(view: View, status: TrainingJobStatus) -> KeptPod | None:
+    """Return the ended pod that stays for people to look at; None: there is none, or its time is over.
+
+    It is the one in which the newest failure began. Only a pod that has ended stays: any other one holds its GPUs.
+    """
+    limit = view.job.spec.debug.keep_failed_pod
+    if limit is None or view.job.metadata.deletion_timestamp is not None:
+        return None
+    ended = {pod.name: pod for pod in view.pods if not pod.alive and not pod.lingers and not pod.deleting}
+    for attempt in reversed(status.attempts):
+        pod = ended.get(attempt.cause.pod) if attempt.cause is not None else None
+        if pod is not None:
+            until = (pod.finished or attempt.end_time or view.now) + limit
+            kept = KeptPod(name=pod.name, round=attempt.round, until=Time.of(until))
+            return kept if view.now < until else None
+    return None
 
 
 def _expendable(pod: Pod, status: TrainingJobStatus) -> bool:

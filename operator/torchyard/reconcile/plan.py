@@ -33,7 +33,7 @@ from torchyard.reconcile.actions import (
     WriteStatus,
 )
 from torchyard.reconcile.code import same_pod
-from torchyard.reconcile.gang import empty_gang, keep_gang, leftovers
+from torchyard.reconcile.gang import empty_gang, keep_gang, kept_pod, leftovers
 from torchyard.reconcile.observed import Observed, Pod, View, admission, node_loss_due, observe, with_pod_agents
 from torchyard.reconcile.progress import with_figures
 from torchyard.reconcile.transitions import exit_code, next_transition
@@ -61,7 +61,9 @@ def plan(view: View) -> Plan:
     seen = observe(view, before)
     decided = next_transition(seen, progress.advance(view, with_figures(seen, before)))
     status = replace(decided.status, observed_generation=max(before.observed_generation, view.job.metadata.generation))
-    due = [*decided.due, *node_loss_due(view)]
+    kept = None if status.state.terminal else kept_pod(view, status)  # the pods of a finished job stay anyway
+    status = status if status.kept_pod == kept else replace(status, kept_pod=kept)
+    due = [*decided.due, *node_loss_due(view), *((kept.until,) if kept is not None and kept.until else ())]
     deletes: tuple[DeletePod, ...] = ()
     creates: tuple[CreatePod, ...] = ()
     if status.state.terminal:
@@ -70,7 +72,7 @@ def plan(view: View) -> Plan:
     elif scheduling.pause_reason(view) and (not status.rendezvous.open or view.agentless):
         commands = _exits(view, ExitCode.PREEMPTED)
         why = "the job is suspended" if view.job.spec.suspend else "its scheduler takes back what it gave"
-        deletes = empty_gang(view, grace_seconds=view.job.spec.grace_period, why=why)
+        deletes = empty_gang(view, grace_seconds=view.job.spec.grace_period, why=why, kept=kept)
     else:
         seen_after = seen.after(status)
         if not seen_after.is_complete:
@@ -268,6 +270,7 @@ def _decisive_fields(status: TrainingJobStatus) -> tuple[object, ...]:
         status.nodes.lost,
         [(each.round, each.end_time, each.reason) for each in status.attempts],
         status.completion_time,
+        status.kept_pod,
         len(status.warnings),
         # Values at rungs: a sweep stops a trial by them.
         [name for name in (*status.metrics, *status.non_finite_metrics) if "@" in name],

@@ -116,6 +116,7 @@ FREE = (
     "health.startTimeout",
     "health.pendingTimeout",
     "health.replaceStraggler",
+    "debug",
     "scheduling.gangTimeout",
     "suspend",
     "activeDeadline",

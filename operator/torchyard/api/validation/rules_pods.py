@@ -459,6 +459,7 @@ DURATIONS: tuple[Rule, ...] = (
     _positive("health", "startTimeout", "start_timeout"),
     _positive("health", "stall", "stall", auto=True),
     _positive("health", "pendingTimeout", "pending_timeout", optional=True),
+    _positive("debug", "keepFailedPod", "keep_failed_pod", optional=True),
     _positive("scheduling", "gangTimeout", "gang_timeout"),
     _positive("metrics", "interval", "interval"),
     _positive("", "activeDeadline", "active_deadline", optional=True),

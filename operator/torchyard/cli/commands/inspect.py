@@ -200,6 +200,9 @@ def logs_arguments(parser: ArgumentParser) -> None:
         "-f", "--follow", action="store_true", help="follow the output until the run ends, through new rounds"
     )
     parser.add_argument("--tail", metavar="N", type=common.natural, help="show only the last N lines of each rank")
+    parser.add_argument(
+        "--round", dest="round_number", metavar="N", type=common.natural, help="what is kept of failed round N"
+    )
     common.output(parser, "json", help="print one JSON object per line: rank, pod, text, time, agent")
 
 
@@ -211,18 +214,22 @@ def logs(
     rank: int | None,
     follow: bool,
     tail: int | None,
+    round_number: int | None,
     output: Literal["json"] | None,
 ) -> int:
     """Carry out `torchyard logs`.
 
     Each line begins with its rank and pod. The rank that failed first comes first. On a cluster, only pods that still
-    exist have logs.
+    exist have logs; --round shows what a failed round has left beside the checkpoints, or in the status.
     """
     from torchyard.cli.arguments import ask
     from torchyard.client.backend import Backend
+    from torchyard.client.errors import TorchYardError
 
     async def show(backend: Backend) -> int:
-        async for line in backend.logs(name, rank=rank, follow=follow, tail=tail):
+        if round_number is not None and follow:
+            raise TorchYardError("--follow shows what comes, and --round what is over", "leave one of them out")
+        async for line in backend.logs(name, rank=rank, follow=follow, tail=tail, round_number=round_number):
             sys.stdout.write(f"{line if output is None else json_line(line)}\n")
             if follow:
                 sys.stdout.flush()

@@ -118,6 +118,9 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
             [f"{plural(status.restarts.counted, 'failure')} charged to the budget"] if status.restarts.counted else []
         )
         table.add_row("restarts", ", ".join(words))
+    if status.kept_pod is not None:
+        kept = status.kept_pod
+        table.add_row("kept pod", f"{clean(kept.name)} of round {kept.round}, until {kept.until}")
     for text in status.warnings:
         table.add_row("warning", clean(text))
     return table
