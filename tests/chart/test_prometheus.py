@@ -110,8 +110,9 @@ def test_promtool_accepts_the_rules(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("name", "change", "before", "at", "labels"), ALERTS, ids=[each[0] for each in ALERTS])
-async def test_an_alert_fires_in_its_time_and_no_other_does(name, change, before, at, labels, tmp_path):
+@pytest.mark.parametrize("tried", ALERTS, ids=[each[0] for each in ALERTS])
+async def test_an_alert_fires_in_its_time_and_no_other_does(tried, tmp_path):
+    name, change, before, at, labels = tried
     series = await scraped(Operator(), change, at + 2, SECONDS)
     quiet = {before: []} if before is not None else {}
     check_alerts(rules(), series, quiet | {at: [{"alertname": name, **labels}]}, tmp_path)

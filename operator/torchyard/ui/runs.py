@@ -157,10 +157,10 @@ async def submit(location: Location, text: str) -> dict[str, str]:
 
 async def _created(location: Location, wanted: TrainingJob | TrainingSweep) -> dict[str, str]:
     if isinstance(wanted, TrainingSweep):
-        wanted, code = await asyncio.to_thread(with_code, wanted, Path("/"), _ignored)
-        document = creatable_sweep(wanted, FORM, None)
+        sweep, parts = await asyncio.to_thread(with_code, wanted, Path("/"), _ignored)
+        document = creatable_sweep(sweep, FORM, None)
         at = location._replace(namespace=document["metadata"].get("namespace") or location.namespace)
-        made = await create_sweep(at, document, code)
+        made = await create_sweep(at, document, parts)
         return {"kind": "sweep", "name": f"{made['metadata']['namespace']}/{wanted.metadata.name}"}
     code = await asyncio.to_thread(packed, wanted, Path("/"), _ignored)
     document = creatable_job(wanted if code is None else code.job, FORM, None)
