@@ -48,7 +48,8 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         Literal["flow", "tokens", "act", "diffusion"],
         doc(
             "flow: flow matching. With paligemma also tokens: a token for each part of an action, all at once; act: "
-            "action chunking with a variational transformer; diffusion: a U-Net that removes noise."
+            "action chunking with a variational transformer; diffusion: a U-Net that removes noise. act and diffusion "
+            "are experimental: no run has learned the tabletop with them."
         ),
     ] = "flow"
     policy: Annotated[
