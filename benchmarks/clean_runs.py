@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=1 nice python benchmarks/clean_runs.py [--runs 100] [--first 0] [--draw TEXT] [--raw FILE]
 
-Each is a whole `torchyard run` of two ranks with `health.spikes: rollback`. Counts steps, runs whose ranks were compared
-(after half a minute of steps), and every warning of a slow rank, a slow gang, a spike or a roll-back. Raw data is one
-JSON line a run, appended at once: an interrupted series continues with `--first`. Exits with 1 if there is an alarm, or
-if a run does not succeed.
+Each is a whole `torchyard run` of two ranks with `health.spikes: rollback`. Counts steps, runs whose ranks were
+compared (after half a minute of steps), and every warning of a slow rank, a slow gang, a spike or a roll-back. Raw
+data is one JSON line a run, appended at once: an interrupted series continues with `--first`. Exits with 1 if there
+is an alarm, or if a run does not succeed.
 """
 
 import argparse

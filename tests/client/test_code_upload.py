@@ -12,8 +12,8 @@ from tests.support.kubernetes.api_server import kubeconfig, refused, serving
 
 import torchyard as ty
 from torchyard.client.bundle.attach import packed
-from torchyard.client.bundle.upload import owner_of, upload
 from torchyard.client.errors import TorchYardError
+from torchyard.client.remote.code_upload import owner_of, upload
 from torchyard.client.remote.session import Remote
 from torchyard.client.request import requested
 from torchyard.kubernetes.client.errors import AlreadyExists, Details, NotFound

@@ -1,4 +1,4 @@
-"""The registry of the test bed is a real one: it keeps blobs by digest, and asks for users where it was told them."""
+"""The registry of the test bed is a real one: it keeps blobs by digest, and asks for a user where it has some."""
 
 import hashlib
 import json

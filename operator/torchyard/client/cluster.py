@@ -15,7 +15,6 @@ from torchyard.client import failed_rounds
 from torchyard.client.artifacts import Allowance, Artifact
 from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.bundle.attach import Packed
-from torchyard.client.bundle.upload import announce, owner_of, upload
 from torchyard.client.curves import Curves, Scale, of_status
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.explanation import Explanation, explanation
@@ -26,6 +25,7 @@ from torchyard.client.remote import cluster_view, curves, logs, profile, stacks,
 from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
 from torchyard.client.remote import replace as remote_replace
+from torchyard.client.remote.code_upload import announce, owner_of, upload
 from torchyard.client.remote.session import Remote, translated
 from torchyard.client.summaries import Summary, summary_of
 from torchyard.kubernetes.client.errors import AlreadyExists, NotFound, Rejected

@@ -237,7 +237,8 @@ def kept_words(job: TrainingJob, flags: str) -> str:
     if kept is None:
         return ""
     until = f" until {kept.until}" if kept.until is not None else ""
-    return f"{clean(kept.name)}, failed in round {kept.round}{until}: torchyard logs {job.metadata.name}{flags} --round {kept.round}"
+    command = f"torchyard logs {job.metadata.name}{flags} --round {kept.round}"
+    return f"{clean(kept.name)}, failed in round {kept.round}{until}: {command}"
 
 
 def _kept(job: TrainingJob, flags: str) -> list[str]:

@@ -38,7 +38,7 @@ def require(job: TrainingJob, number: int) -> Attempt | None:
     return next(rounds, None)
 
 
-def lines(  # noqa: PLR0917 -- of which job and round, from where, and how they are chosen
+def lines(
     job: TrainingJob, number: int, folder: Path, notice: Notice, *, rank: int | None, tail: int | None
 ) -> Iterator[LogLine]:
     """Yield what is kept of a failed round, the rank that failed first at the beginning.

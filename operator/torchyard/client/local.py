@@ -3,7 +3,7 @@
 import re
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -129,10 +129,7 @@ class LocalBackend:
         folder = find(name)
         job = load(folder).job
         if round_number is not None:
-            from torchyard.client import failed_rounds
-
-            kept = folder.checkpoints / failed_rounds.output(round_number)
-            for line in failed_rounds.lines(job, round_number, kept, self._notice, rank=rank, tail=tail):
+            for line in self._failed_round(folder, job, round_number, rank=rank, tail=tail):
                 yield line
             return
         uid = uid or job.metadata.uid
@@ -143,14 +140,7 @@ class LocalBackend:
             for line in lines if tail is None else deque(lines, maxlen=tail):
                 yield line
         if not logs and not follow:
-            from torchyard.api.launch import local_procs
-
-            ranks = job.spec.nodes * local_procs(job.spec)
-            if rank is not None and rank >= ranks:
-                what = f"rank {rank} is not possible: {name!r} has {plural(ranks, 'rank')}"
-                raise TorchYardError(what, "ask for 0" if ranks == 1 else f"ask for 0 to {ranks - 1}")
-            who = "no rank has" if rank is None else f"rank {rank} has not"
-            self._notice(f"{name}: {who} written anything yet")
+            self._nothing_written(job, rank)
         over = not follow
         while not over:
             import asyncio
@@ -166,6 +156,29 @@ class LocalBackend:
                         yield line
             if not over:
                 await asyncio.sleep(LOG_SECONDS)
+
+    def _nothing_written(self, job: TrainingJob, rank: int | None) -> None:
+        """Report that there is no output yet.
+
+        Raises:
+            TorchYardError: the run has no such rank.
+        """
+        from torchyard.api.launch import local_procs
+
+        name, ranks = job.metadata.name, job.spec.nodes * local_procs(job.spec)
+        if rank is not None and rank >= ranks:
+            what = f"rank {rank} is not possible: {name!r} has {plural(ranks, 'rank')}"
+            raise TorchYardError(what, "ask for 0" if ranks == 1 else f"ask for 0 to {ranks - 1}")
+        who = "no rank has" if rank is None else f"rank {rank} has not"
+        self._notice(f"{name}: {who} written anything yet")
+
+    def _failed_round(
+        self, folder: RunFolder, job: TrainingJob, number: int, *, rank: int | None, tail: int | None
+    ) -> Iterator[LogLine]:
+        from torchyard.client import failed_rounds
+
+        kept = folder.checkpoints / failed_rounds.output(number)
+        return failed_rounds.lines(job, number, kept, self._notice, rank=rank, tail=tail)
 
     async def explain(self, name: str) -> "Explanation":
         """Explain a run's state."""

@@ -388,7 +388,7 @@ async def create(remote: Any, document: Mapping[str, Any], code: "Packed | None"
     except NotFound as error:
         raise sweeps.missing(remote, name, error) from error
     if code is not None:
-        from torchyard.client.bundle.upload import owner_of, upload
+        from torchyard.client.remote.code_upload import owner_of, upload
 
         await upload(remote, owner_of(created), code.bundle.digest, code.parts)
     return created

@@ -1,11 +1,12 @@
 """Published mean tour lengths on the standard instances, to compare with. Imports no torch.
 
-Sources: Kool, van Hoof and Welling, "Attention, Learn to Solve Routing Problems!", ICLR 2019, table 1, for the attention
-model, insertion and Concorde; Kwon et al., "POMO: Policy Optimization with Multiple Optima for Reinforcement Learning",
-NeurIPS 2020, table 2 (TSP) and table 3 (CVRP), for POMO and for LKH3 on CVRP. Instances of Kool 2019: 10,000, uniform,
-demands 1 to 9. They are drawn from the same distribution as the evaluation set here, not the same ones: means of 10,000
-differ by about 0.1 %, and those of the 1,000 instances here by about 0.3 %. Table 2 has 3.83 and 5.69 for Concorde with
-20 and 50 cities, on other instances; so its lengths of POMO look better than they are beside Kool's by 0.2 %.
+Sources: Kool, van Hoof and Welling, "Attention, Learn to Solve Routing Problems!", ICLR 2019, table 1, for the
+attention model, insertion and Concorde; Kwon et al., "POMO: Policy Optimization with Multiple Optima for
+Reinforcement Learning", NeurIPS 2020, table 2 (TSP) and table 3 (CVRP), for POMO and for LKH3 on CVRP. Instances of
+Kool 2019: 10,000, uniform, demands 1 to 9. They are drawn from the same distribution as the evaluation set here, not
+the same ones: means of 10,000 differ by about 0.1 %, and those of the 1,000 instances here by about 0.3 %. Table 2
+has 3.83 and 5.69 for Concorde with 20 and 50 cities, on other instances; so its lengths of POMO look better than they
+are beside Kool's by 0.2 %.
 """
 
 from typing import NamedTuple

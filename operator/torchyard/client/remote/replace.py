@@ -11,9 +11,9 @@ from torchyard.api.spec_code import Code
 from torchyard.api.status import State
 from torchyard.client.backend import Away, Document, Notice
 from torchyard.client.bundle.attach import Packed
-from torchyard.client.bundle.upload import owner_of, release, upload
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.remote import jobs, watch
+from torchyard.client.remote.code_upload import owner_of, release, upload
 from torchyard.client.remote.push import push
 from torchyard.client.remote.session import Remote
 from torchyard.client.replacement import Replacement, replacement
@@ -103,7 +103,7 @@ async def _suspended(remote: Remote, old: TrainingJob, notice: Notice, why: str)
 
 
 async def _release(remote: Remote, old: TrainingJob, former: Code | None, pods: list[Pod], now: str | None) -> None:
-    """Give up the former code, unless a pod was created with it: its node may mount it again."""
+    """Release the former code, unless a pod was created with it: its node may mount it again."""
     if former is None or former.digest is None or former.digest == now:
         return
     if not any(former.digest.startswith(code_at(pod.configuration) or "-") for pod in pods):

@@ -85,7 +85,9 @@ def config_map(namespace: str, name: str, digest: str, owner: Document, part: by
 
 
 async def release(remote: Remote, owner_uid: str, digest: str, count: int) -> None:
-    """Give up code that a job does not use any more: the last owner deletes its ConfigMaps. What fails stays.
+    """Remove a job from the owners of code that it does not use any more; without owners, delete the ConfigMaps.
+
+    What fails stays, and is deleted with the job.
 
     Args:
         remote: the cluster.
