@@ -102,7 +102,7 @@ def promtool(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _selector(name: str, labels: tuple[tuple[str, str], ...]) -> str:
-    inside = ", ".join(f'{key}="{_escaped(value)}"' for key, value in labels)
+    inside = ",".join(f'{key}="{_escaped(value)}"' for key, value in labels)
     return f"{name}{{{inside}}}"
 
 
