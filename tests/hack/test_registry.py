@@ -15,7 +15,7 @@ USERS = "ada:$2y$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n"
 def request(address, method, path, content=None, **headers):
     """One call, without redirects or proxies."""
     url = path if path.startswith("http") else f"http://{address}{path}"
-    asked = urllib.request.Request(url, content, headers, method=method)
+    asked = urllib.request.Request(url, content, {"Content-Type": "application/octet-stream", **headers}, method=method)
     return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=10)
 
 
