@@ -137,6 +137,9 @@ kind-demo: $(INSTALLED) ## all of the above, the chart installed in it, and a jo
 kind-down: ## delete it; what was built stays cached
 	@$(PYTHON) hack/kind down
 
+registry: ## a container registry on this machine, in the foreground; REGISTRY="--port 0 --folder DIR": python hack/registry --help
+	@$(PYTHON) hack/registry $(REGISTRY)
+
 manifests: $(INSTALLED) ## write the installation as plain YAML into dist/, for people without Helm
 	@$(BIN)/python hack/manifests.py dist
 
@@ -149,8 +152,8 @@ audit: $(INSTALLED) ## look for known vulnerabilities of everything pinned; ADVI
 scan: $(INSTALLED) ## kube-score and checkov, from PATH, over the chart with defaults and with every option on
 	@$(BIN)/python hack/scan.py
 
-release: $(INSTALLED) ## everything that a release publishes, into dist/; IMAGES=operator=sha256:...,trainer=sha256:...
-	@IMAGES="$(IMAGES)" $(BIN)/python hack/release.py
+release: $(INSTALLED) ## everything that a release publishes, into dist/ (docs/release.md); TARGETS=operator,agent,... PLATFORMS=linux/amd64,...
+	@IMAGES="$(IMAGES)" TARGETS="$(TARGETS)" PLATFORMS="$(PLATFORMS)" $(BIN)/python hack/release.py
 
 docs: $(INSTALLED) ## build the documentation site into build/docs/site, without network
 	@$(BIN)/python hack/site
@@ -179,4 +182,4 @@ format: $(INSTALLED) ## format and mend what can be mended by machine
 clean: ## remove what was built here, .venv included
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-schedulers test-schedulers-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images prometheus kind-env kind-demo kind-down manifests sbom audit scan release docs generate lock format clean
+.PHONY: help install demo demo-lm test check test-unit fuzz test-e2e test-cluster test-cluster-if-built test-schedulers test-schedulers-if-built test-learning in-sight beside-cluster beside-learning test-times faults kind-up kind-images prometheus kind-env kind-demo kind-down registry manifests sbom audit scan release docs generate lock format clean

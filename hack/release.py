@@ -1,8 +1,8 @@
-"""Prepare a release in `dist/`: `make release`, after images are pushed `make release IMAGES=operator=sha256:...,...`.
+"""Prepare a release in `dist/`: `make release`. Its images are built by Docker; TARGETS and PLATFORMS choose them.
 
-It holds the wheel, the sources, the chart, plain manifests, bills of materials, notes, their checksums, and a
-provenance statement that names their commit. Two clones of one commit give the same bytes. Signing needs an identity or
-a key: the commands are printed at the end.
+It holds the wheel, the sources, the chart, plain manifests, bills of materials, notes, images and chart as OCI layouts,
+their checksums, and a provenance statement that names their commit. Two clones of one commit give the same bytes.
+Images of another machine are named as `IMAGES=trainer=sha256:...`. docs/release.md says how to publish and sign.
 """
 
 import hashlib
@@ -12,28 +12,47 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import browser_libraries
 import manifests
+import release_images
 import sbom
 import yaml
+from layout import MANIFEST, Layout
 
 ROOT = Path(__file__).resolve().parent.parent
 REGISTRY = "ghcr.io/torchyard"
+TARGETS = ("operator", "agent", "trainer-cpu", "trainer")
 NOTES, SUMS, PROVENANCE = "RELEASE_NOTES.md", "SHA256SUMS", "provenance.intoto.json"
+LAYOUTS = "oci"
+CHART_CONFIG = "application/vnd.cncf.helm.config.v1+json"
+CHART_CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 
 
-def main(folder: Path, images: dict[str, str]) -> None:
-    """Write everything that a release publishes beside its images."""
+def main(folder: Path, images: dict[str, str], targets: Sequence[str], platforms: Sequence[str]) -> None:
+    """Write everything that a release publishes.
+
+    Args:
+        folder: emptied first.
+        images: digests of images that were built elsewhere, by target.
+        targets: images to build here.
+        platforms: of these.
+
+    Raises:
+        ValueError: the tree is not that of a commit, versions differ, or something cannot be built.
+    """
     commit = clean_commit()
     version = agreed_version(versions(ROOT) | tags(commit))
     notes = notes_of(version, (ROOT / "CHANGELOG.md").read_text())
     # Archives carry the time of the commit, and the modes that a clone has under any umask.
-    os.environ["SOURCE_DATE_EPOCH"] = git("show", "--no-patch", "--format=%ct", commit)
+    epoch = git("show", "--no-patch", "--format=%ct", commit)
+    os.environ["SOURCE_DATE_EPOCH"] = epoch
     os.umask(0o022)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -42,22 +61,50 @@ def main(folder: Path, images: dict[str, str]) -> None:
     for kind in ("--wheel", "--sdist"):
         subprocess.run([*build, kind], cwd=ROOT, check=True)
     (folder / ".gitignore").unlink(missing_ok=True)
+    origin = release_images.Origin(version, commit, int(epoch))
+    images = images | release_images.write(targets, platforms, folder / LAYOUTS, origin)
     manifests.write(folder)
+    plain = folder / "operator.yaml"
+    plain.write_text(with_digests_of_plain(plain.read_text(), version, images))
     sbom.main(folder)
     write_chart(ROOT / "charts/torchyard", folder, images)
+    chart = folder / f"torchyard-{version}.tgz"
+    images["charts/torchyard"] = chart_layout(chart, folder / LAYOUTS / "chart", origin.annotations())
     (folder / NOTES).write_text(notes)
-    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    digests = {str(path.relative_to(folder)): sha256(path) for path in files}
     (folder / SUMS).write_text("".join(f"{digest}  {name}\n" for name, digest in digests.items()))
-    (folder / PROVENANCE).write_text(json.dumps(statement(digests, images, commit), indent=1) + "\n")
-    if missing := {"operator", "trainer"} - images.keys():
-        print(f"images without a digest: {', '.join(sorted(missing))}; push them and set IMAGES=NAME=sha256:...")
-    print("\nto sign, with an identity of yours:")
-    print(f"  cosign sign-blob --yes --bundle {folder}/{SUMS}.sigstore.json {folder}/{SUMS}")
+    released = {name: digest for name, digest in digests.items() if not name.startswith(f"{LAYOUTS}/")}
+    (folder / PROVENANCE).write_text(json.dumps(statement(released, images, commit), indent=1) + "\n")
     for name, digest in images.items():
-        image = f"{REGISTRY}/{name}@{digest}"
-        print(f"  cosign sign --yes {image}")
-        print(f"  cosign attest --yes --type cyclonedx --predicate {folder}/torchyard-{name}.cdx.json {image}")
-        print(f"  cosign attest --yes --type slsaprovenance1 --predicate {folder}/{PROVENANCE} {image}")
+        print(f"{REGISTRY}/{name}:{version}@{digest}")
+    if missing := {"operator", "trainer"} - images.keys():
+        print(f"the chart names {' and '.join(sorted(missing))} by tag, for it was not built: TARGETS or IMAGES add it")
+
+
+def sha256(path: Path) -> str:
+    """Return the digest of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def chart_layout(package: Path, folder: Path, stated: dict[str, str]) -> str:
+    """Write a chart as the OCI artifact that `helm push` makes, without the time of the push; return its digest."""
+    with tarfile.open(package) as archive:
+        file = archive.extractfile("torchyard/Chart.yaml")
+        assert file is not None, "a chart has a Chart.yaml"
+        metadata = yaml.safe_load(file)
+    layout = Layout(folder)
+    titled = {"org.opencontainers.image.title": metadata["name"]}
+    described = {"org.opencontainers.image.description": metadata["description"]}
+    manifest = {
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": layout.document(metadata, CHART_CONFIG),
+        "layers": [layout.blob(package.read_bytes(), CHART_CONTENT)],
+        "annotations": titled | described | stated,
+    }
+    return layout.finish([layout.document(manifest, MANIFEST)], metadata["version"], {})
 
 
 def write_chart(source: Path, folder: Path, images: dict[str, str]) -> None:
@@ -163,6 +210,13 @@ def with_digests(values: str, images: dict[str, str]) -> str:
     return values
 
 
+def with_digests_of_plain(text: str, version: str, images: dict[str, str]) -> str:
+    """Return the plain manifests with images named by digest, as far as they are known."""
+    for name, digest in images.items():
+        text = text.replace(f"{REGISTRY}/{name}:{version}", f"{REGISTRY}/{name}@{digest}")
+    return text
+
+
 def statement(digests: dict[str, str], images: dict[str, str], commit: str) -> dict[str, Any]:
     """Return an in-toto statement with SLSA provenance of all artefacts."""
     subjects = [{"name": name, "digest": {"sha256": digest}} for name, digest in digests.items()]
@@ -190,9 +244,42 @@ def statement(digests: dict[str, str], images: dict[str, str], commit: str) -> d
     }
 
 
+def chosen(name: str, default: Sequence[str]) -> list[str]:
+    """Return the words of a variable of make, separated by commas; `none` is none of them."""
+    text = os.environ.get(name) or ",".join(default)
+    return [] if text == "none" else text.split(",")
+
+
+def chosen_targets() -> list[str]:
+    """Return the images to build.
+
+    Raises:
+        ValueError: one is no image of ours.
+    """
+    targets = chosen("TARGETS", TARGETS)
+    if unknown := sorted(set(targets) - {*TARGETS}):
+        raise ValueError(f"TARGETS: {unknown[0]} is no image; choose from {', '.join(TARGETS)}, or none")
+    return targets
+
+
+def given_images(text: str) -> dict[str, str]:
+    """Return the digests of `operator=sha256:...,trainer=sha256:...`.
+
+    Raises:
+        ValueError: a part is no such pair.
+    """
+    pairs = [each.partition("=") for each in text.split(",") if each]
+    for name, _, digest in pairs:
+        if name not in TARGETS or not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+            raise ValueError(
+                f"IMAGES: {name}={digest} names no image by digest; write operator=sha256:... (64 hex digits)"
+            )
+    return {name: digest for name, _, digest in pairs}
+
+
 if __name__ == "__main__":
-    given = [each.split("=", 1) for each in os.environ.get("IMAGES", "").split(",") if "=" in each]
     try:
-        main(ROOT / "dist", dict(given))
+        images = given_images(os.environ.get("IMAGES", ""))
+        main(ROOT / "dist", images, chosen_targets(), chosen("PLATFORMS", ["linux/amd64"]))
     except ValueError as error:
         sys.exit(f"release: {error}")
