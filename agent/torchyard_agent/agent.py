@@ -58,7 +58,7 @@ class Agent:
         self.gpus = Gpus()
         self.recording = Recording(settings.record_folder)
         self.content = Content(settings.job_uid, settings.content_folders, settings.variable_folders)
-        self.inputs = Preparation(settings.inputs, settings.run_dir)
+        self.inputs = Preparation(settings.code_source, settings.inputs, settings.run_dir)
         self.obeyed = 0  # revision of the newest command that was read
         self._published: Any = None
         self._bad_command = 0

@@ -56,6 +56,7 @@ class Settings:
     variable_folders: Tuple[Path, ...]
     code_root: Optional[Path]
     code_mount: Optional[Path]
+    code_source: Optional[str]
     working_folder: str
     inputs: Optional[str]
     keep_files_seconds: Optional[float]
@@ -113,6 +114,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         variable_folders=_paths(env.get("TORCHYARD_VARIABLE_FOLDERS", "")),
         code_root=_path(env.get("TORCHYARD_CODE_ROOT")),
         code_mount=_path(env.get("TORCHYARD_CODE_MOUNT")),
+        code_source=env.get("TORCHYARD_CODE_SOURCE") or None,
         working_folder=env.get("TORCHYARD_WORKING_DIR", ""),
         inputs=env.get("TORCHYARD_INPUTS") or None,
         keep_files_seconds=_number(env, "TORCHYARD_KEEP_FILES", 0) or None,

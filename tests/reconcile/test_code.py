@@ -3,9 +3,11 @@
 from msgspec.structs import replace
 from tests.support.reconcile.world import World
 
+from torchyard.api.exit_codes import ExitCode
 from torchyard.api.names import CODE_ARRIVED
-from torchyard.api.spec_code import Code
+from torchyard.api.spec_code import ClaimCode, Code, GitCode
 from torchyard.api.spec_workload import EnvVar
+from torchyard.reconcile.observed import InputReport
 
 DIGEST = "ab" * 32
 
@@ -130,3 +132,66 @@ def test_a_variable_that_is_added_needs_new_pods_and_one_with_another_value_does
     world.edit_code(FORMER, env=[EnvVar(name="LR", value="2"), EnvVar(name="SEED", value="1")])
     world.settle()
     assert world.pods[uid].deleting
+
+
+COMMIT = "c" * 40
+PINNED = Code(git=GitCode(url="https://host/code", ref="main", secret="s"), commit=COMMIT, branch="main")
+
+
+def have(world, *reports):
+    """Let each agent report its code; return the status."""
+    for index, report in enumerate(reports):
+        uid = world.at(index)
+        state = "ready" if report.is_ready else "starting"
+        world.agents[uid] = replace(world.agents[uid], state=state, inputs=(report,))
+    world.settle()
+    return world.status
+
+
+def code(state, digest=""):
+    return InputReport(name="spec.code", state=state, revision=digest, bytes=1 << 20, total_bytes=1 << 20)
+
+
+def test_a_branch_that_no_submission_has_resolved_gets_no_pods():
+    world = World(1, code=replace(PINNED, commit=None))
+    world.settle()
+    assert (world.status.reason, world.pods) == ("CodeMissing", {})
+    assert "spec.code.git.ref is main, which no submission has resolved to a commit" in world.status.message
+    full = World(1, code=Code(git=GitCode(url="https://host/code", ref=COMMIT)))
+    full.settle()
+    assert len(full.pods) == 1
+
+
+def test_a_round_names_the_digest_that_all_its_members_have_computed():
+    world = World(2, code=PINNED)
+    world.settle()
+    world.start_pods()
+    status = have(world, code("fetching"), code("waiting"))
+    assert (status.state, status.reason) == ("Starting", "FetchingCode")
+    world.now += 30
+    status = have(world, code("ready", DIGEST), code("ready", DIGEST))
+    assert status.goodput.seconds["code"] == 30
+    commands = {command.verb: command for command in world.commands.values()}
+    source = "https://host/code at main"
+    assert commands["run"].bundle == {"digest": DIGEST, "commit": COMMIT, "branch": "main", "source": source}
+    assert (status.code.digest, status.code.commit, status.code.source) == (DIGEST, COMMIT, source)
+
+
+def test_members_with_different_code_do_not_train_together():
+    world = World(2, code=Code(claim=ClaimCode(name="data")))
+    world.settle()
+    world.start_pods()
+    status = have(world, code("ready", DIGEST), code("ready", "cd" * 32))
+    assert (status.round, status.reason) == (0, "GangDiffers")
+    assert "job-0-0 has code at abababababab, job-0-1 at cdcdcdcdcdcd" in status.message
+
+
+def test_code_that_cannot_be_had_ends_the_job_at_once():
+    world = World(1, code=PINNED)
+    world.settle()
+    world.start_pods()
+    world.end_pod(world.at(0), ExitCode.CODE_REJECTED, "", "git: fatal: Authentication failed")
+    world.settle()
+    status = world.status
+    assert (status.state, status.reason, status.exit_code) == ("Failed", "CodeRejected", ExitCode.CODE_REJECTED)
+    assert "Authentication failed" in status.message

@@ -34,7 +34,7 @@ from tests.support.virtual_time import virtual_time
 
 from torchyard.api.exit_codes import EXIT_REASONS, ExitCode
 from torchyard.api.reasons import MAX_MESSAGE, Reason, say
-from torchyard.api.spec_code import Code
+from torchyard.api.spec_code import Code, GitCode
 from torchyard.api.spec_placement import Elastic, Scheduling
 from torchyard.api.spec_reliability import Health, Restart
 from torchyard.api.spec_workload import Trainer
@@ -438,6 +438,14 @@ def fetching() -> Said:
     return said(world)
 
 
+def fetching_code() -> Said:
+    world = World(2, code=Code(git=GitCode(url="https://host/code"), commit="c" * 40))
+    world.settle()
+    world.start_pods()
+    have(world, replace(FETCHING, name="spec.code"), replace(FETCHING, name="spec.code"))
+    return said(world)
+
+
 def without_input(code: ExitCode, message: str) -> Said:
     world = with_input()
     world.end_pod(world.at(0), code, "", f"input model: {message}")
@@ -480,6 +488,9 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     "PodsNotCreated": unanswered,
     "WaitingForAgents": silent,
     "FetchingInputs": fetching,
+    "FetchingCode": fetching_code,
+    "CodeNotFetched": lambda: without_input(ExitCode.CODE_NOT_FETCHED, "git: fatal: unable to access (6 attempts)"),
+    "CodeRejected": lambda: without_input(ExitCode.CODE_REJECTED, "git: fatal: Authentication failed"),
     "InputNotFetched": lambda: without_input(
         ExitCode.INPUT_NOT_FETCHED, "127.0.0.1:9: Connection refused (6 attempts)"
     ),

@@ -127,6 +127,23 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
     {"command": ["python"], "launcher": {"kind": "none"}, "workingDir": "a"},
     {"command": ["python"], "launcher": {"kind": "none"}},
     *({"code": code} for code in ({}, {"path": "."}, {"digest": "ab" * 32, "parts": 2})),
+    *(
+        {"code": code}
+        for code in (
+            {"git": {"url": "https://host/code"}},
+            {"git": {"url": "git@host:code", "ref": "v1", "path": "a/b", "secret": "s"}, "commit": "ab" * 20},
+            {"git": {"url": "https://host/code"}, "path": "."},
+            {"git": {"url": "https://user:word@host/code"}},
+            {"git": {"url": "ext::sh"}},
+            {"git": {"url": "https://host/code", "path": "../x"}},
+            {"image": f"host/code@sha256:{'ab' * 32}", "digest": "ab" * 32},
+            {"image": "host/code:latest"},
+            {"claim": {"name": "data", "path": "code"}},
+            {"claim": {"name": "data", "path": "/code"}},
+            {"claim": {"name": "data"}, "image": f"host/code@sha256:{'ab' * 32}"},
+        )
+    ),
+    {"code": {"git": {"url": "https://host/code"}}, "inputCache": {"claim": "c"}},
     {"command": ["python"], "launcher": {"kind": "none"}, "code": {"path": "."}},
     {"metrics": {"patterns": ["loss=(?P<loss>[0-9.]+)"]}},
     {"checkpoint": {"interval": {"steps": 5}, "volume": {"claim": "c"}}},

@@ -1,4 +1,4 @@
-"""Fetch the inputs of a job into the cache, and report on it: a program that the agent runs before the first round.
+"""Fetch the code and the inputs of a job, and report on it: a program that the agent runs before the first round.
 
 It runs in the Python of the image, whose libraries it uses. Each line that it writes to the pipe of the agent is a JSON
 object: the state of every input, and at the end `exit` with a message. What fails and may work again is tried again.
@@ -16,12 +16,14 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional
 
 from torchyard_agent.exit_codes import ExitCode
-from torchyard_agent.inputs import buckets, cache, https, hub, source
+from torchyard_agent.inputs import buckets, cache, code, https, hub, source
 from torchyard_agent.inputs.source import Download, FetchError, Input, Listing, RejectedInputError, SourceFile
+from torchyard_agent.workers.code import MismatchError
 
 VARIABLE = "TORCHYARD_INPUTS"
 ATTEMPTS = 6
@@ -36,9 +38,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 class Progress:
     """Writes the state of all inputs to the agent, at most once a second while only bytes change."""
 
-    def __init__(self, inputs: List[Input], write: Callable[[Dict[str, Any]], None]) -> None:
-        self._states: Dict[str, Dict[str, Any]] = {each.name: {"state": "waiting"} for each in inputs}
-        self._bytes: Dict[str, Dict[str, int]] = {each.name: {} for each in inputs}
+    def __init__(self, names: List[str], write: Callable[[Dict[str, Any]], None]) -> None:
+        self._states: Dict[str, Dict[str, Any]] = {name: {"state": "waiting"} for name in names}
+        self._bytes: Dict[str, Dict[str, int]] = {name: {} for name in names}
         self._write = write
         self._due = 0.0
         self._lock = threading.Lock()
@@ -81,19 +83,43 @@ def fetch_all(
     """
     folder.mkdir(parents=True, exist_ok=True)
     for wanted in inputs:
-        for attempt in itertools.count(1):
-            try:
-                _fetch(wanted, folder, views, progress, sleep)
-                break
-            except RejectedInputError as error:
-                raise RejectedInputError(f"input {wanted.name}: {error}") from error
-            except (FetchError, OSError) as error:
-                sentence = _sentence(error)
-                if attempt == ATTEMPTS:
-                    raise FetchError(f"input {wanted.name}: {sentence} ({attempt} attempts)") from error
-                progress.set(wanted.name, message=sentence)
-                most = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1))
-                sleep(most * random.uniform(0.5, 1.0))  # noqa: S311 - so that pods do not come back together
+        _attempt(
+            wanted.name,
+            f"input {wanted.name}: ",
+            partial(_fetch, wanted, folder, views, progress, sleep),
+            progress,
+            sleep,
+        )
+
+
+def fetch_code(wanted: code.Wanted, progress: Progress, *, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Make the code of the job known to rounds.
+
+    Raises:
+        MismatchError: it is not what the job names.
+        RejectedInputError: trying again cannot help.
+        FetchError: all attempts failed.
+    """
+    _attempt(code.NAME, "", lambda: code.prepare(wanted, progress, sleep), progress, sleep)
+
+
+def _attempt(
+    name: str, prefix: str, step: Callable[[], None], progress: Progress, sleep: Callable[[float], None]
+) -> None:
+    for attempt in itertools.count(1):
+        try:
+            step()
+        except RejectedInputError as error:  # noqa: PERF203 - an attempt takes far longer than a try
+            raise RejectedInputError(f"{prefix}{error}") from error
+        except (FetchError, OSError) as error:
+            sentence = _sentence(error)
+            if attempt == ATTEMPTS:
+                raise FetchError(f"{prefix}{sentence} ({attempt} attempts)") from error
+            progress.set(name, message=sentence)
+            most = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** (attempt - 1))
+            sleep(most * random.uniform(0.5, 1.0))  # noqa: S311 - so that pods do not come back together
+        else:
+            return
 
 
 def _sentence(error: Exception) -> str:
@@ -233,20 +259,33 @@ def _provider(wanted: Input) -> _Provider:
     return _Provider(lambda: https.resolve(wanted), lambda _revision, _scratch: https.download)
 
 
-def run(text: str, write: Callable[[Dict[str, Any]], None]) -> int:
-    """Fetch what `TORCHYARD_INPUTS` names; return the exit code."""
-    settings = json.loads(text)
-    inputs = source.read(text)
+def names(source_of_code: Optional[str], text: Optional[str]) -> List[str]:
+    """Return the names under which the code and the inputs of a job are reported."""
+    inputs = [each.name for each in source.read(text)] if text else []
+    return [*([code.NAME] if source_of_code else []), *inputs]
+
+
+def run(text: Optional[str], write: Callable[[Dict[str, Any]], None], source_of_code: Optional[str] = None) -> int:
+    """Fetch what `TORCHYARD_INPUTS` and `TORCHYARD_CODE_SOURCE` name; return the exit code."""
+    progress = Progress(names(source_of_code, text), write)
+    rejected, failed = ExitCode.CODE_REJECTED, ExitCode.CODE_NOT_FETCHED
     message: Optional[str] = None
-    code = ExitCode.DONE
+    result = ExitCode.DONE
     try:
-        fetch_all(inputs, Path(settings["cache"]), Path(settings["views"]), Progress(inputs, write))
+        if source_of_code:
+            fetch_code(code.read(source_of_code), progress)
+        rejected, failed = ExitCode.INPUT_REJECTED, ExitCode.INPUT_NOT_FETCHED
+        if text:
+            settings = json.loads(text)
+            fetch_all(source.read(text), Path(settings["cache"]), Path(settings["views"]), progress)
+    except MismatchError as error:
+        result, message = ExitCode.CODE_MISMATCH, str(error)
     except RejectedInputError as error:
-        code, message = ExitCode.INPUT_REJECTED, str(error)
+        result, message = rejected, str(error)
     except (FetchError, OSError) as error:
-        code, message = ExitCode.INPUT_NOT_FETCHED, _sentence(error)
-    write({"exit": int(code), "message": message or ""})
-    return int(code)
+        result, message = failed, _sentence(error)
+    write({"exit": int(result), "message": message or ""})
+    return int(result)
 
 
 def main() -> None:
@@ -262,5 +301,6 @@ def main() -> None:
             except OSError:  # the agent is gone
                 os._exit(ExitCode.TERMINATED)
 
-    code = run(os.environ[VARIABLE], write)
-    os._exit(code)  # threads of libraries may sit in a blocked call
+    os._exit(
+        run(os.environ.get(VARIABLE), write, os.environ.get(code.VARIABLE))
+    )  # threads of libraries may sit in a blocked call

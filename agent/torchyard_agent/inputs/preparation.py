@@ -1,4 +1,4 @@
-"""The agent's side of fetching inputs: the process that fetches, what it reports, and how it ended."""
+"""The agent's side of fetching code and inputs: the process that fetches, what it reports, and how it ended."""
 
 from __future__ import annotations
 
@@ -12,32 +12,40 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import write_json
-from torchyard_agent.inputs.fetch import VARIABLE
+from torchyard_agent.inputs import code
+from torchyard_agent.inputs.fetch import VARIABLE, names
 from torchyard_agent.inputs.source import read
 from torchyard_agent.workers.recording import INPUTS_FILE
 from torchyard_agent.workers.zygote_client import python_code
 
-_DIED = "the process that fetches the inputs was killed, possibly for lack of memory"
+_DIED = "the process that fetches code and inputs was killed, possibly for lack of memory"
 
 logger = logging.getLogger(__name__)
 
 
 class Preparation:
-    """The inputs of this pod. Without any, it is over at once.
+    """The code and inputs of this pod that are fetched. Without any, it is over at once.
+
+    Args:
+        source_of_code: where the code comes from; None: it is sent, or in the image.
+        settings: of the inputs; None: there are none.
+        run_dir: in which the revisions of the inputs are recorded.
 
     Attributes:
-        states: the state of each input, as docs/protocol.md describes it.
-        code: exit code of the pod if the inputs cannot be had; 0: they can.
+        states: the state of each, as docs/protocol.md describes it.
+        code: exit code of the pod if they cannot be had; 0: they can.
         message: why not.
     """
 
-    def __init__(self, settings: Optional[str], run_dir: Path) -> None:
+    def __init__(self, source_of_code: Optional[str], settings: Optional[str], run_dir: Path) -> None:
         self.states: List[Dict[str, Any]] = []
         self.code, self.message = 0, ""
+        given = {code.VARIABLE: source_of_code, VARIABLE: settings}
+        self._given = {name: text for name, text in given.items() if text is not None}
         self._settings, self._run_dir = settings, run_dir
         self._pipe: Optional[int] = None
         self._pending = b""
-        self._ended = settings is None
+        self._ended = not self._given
 
     @property
     def running(self) -> bool:
@@ -51,9 +59,10 @@ class Preparation:
 
     def start(self, env: Mapping[str, str]) -> None:
         """Start the process that fetches."""
-        if self._settings is None:
+        if self._ended:
             return
-        self.states = [{"name": each.name, "state": "waiting"} for each in read(self._settings)]
+        known = names(self._given.get(code.VARIABLE), self._settings)
+        self.states = [{"name": name, "state": "waiting"} for name in known]
         self._pipe, theirs = os.pipe()
         os.set_blocking(self._pipe, False)
         # A program that must not use the hub by itself gets its model this way.
@@ -61,7 +70,7 @@ class Preparation:
         quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
         process = subprocess.Popen(
             [sys.executable, "-u", "-c", python_code("inputs.fetch"), str(theirs)],
-            env={**own, **quiet, VARIABLE: self._settings},
+            env={**own, **quiet, **self._given},
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs],
         )
@@ -79,7 +88,8 @@ class Preparation:
                 os.close(self._pipe)
                 self._pipe = None
                 if not self._ended:
-                    self._end(ExitCode.INPUT_NOT_FETCHED, _DIED)
+                    of_code = any(each["name"] == code.NAME and each["state"] != "ready" for each in self.states)
+                    self._end(ExitCode.CODE_NOT_FETCHED if of_code else ExitCode.INPUT_NOT_FETCHED, _DIED)
                 return
             *lines, self._pending = (self._pending + data).split(b"\n")
             for line in lines:
@@ -99,8 +109,9 @@ class Preparation:
             self._record()
 
     def _record(self) -> None:
-        sources = {each.name: each.shown for each in read(self._settings or "")}
-        write_json(
-            self._run_dir / INPUTS_FILE,
-            {each["name"]: {"from": sources[each["name"]], "revision": each["revision"]} for each in self.states},
-        )
+        if self._settings is None:
+            return
+        sources = {each.name: each.shown for each in read(self._settings)}
+        revisions = {each["name"]: each["revision"] for each in self.states}
+        found = {name: {"from": shown, "revision": revisions[name]} for name, shown in sources.items()}
+        write_json(self._run_dir / INPUTS_FILE, found)

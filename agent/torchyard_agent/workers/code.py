@@ -19,11 +19,13 @@ import tempfile
 import time
 import zlib
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Dict, Iterator, List, Mapping, NamedTuple, Tuple, cast
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple, cast
 
 MAX_ARCHIVE_BYTES = 8 << 20
 MAX_BYTES = 64 << 20
 MAX_FILES = 20_000
+MAX_FETCHED_BYTES, MAX_FETCHED_FILES = 4 << 30, 100_000
+"""Of code from git, an image or a claim, which no archive has carried."""
 MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_DEPTH = 255, 1024, 32
 MAX_HEADER_BYTES = 1 << 16
 PARTS = "part-"
@@ -86,14 +88,21 @@ def ready(code: Code) -> Path:
     """
     if not _DIGEST.fullmatch(code.digest):
         raise MismatchError(f"`{code.digest[:80]}` is not a SHA-256 digest")
-    code.root.mkdir(parents=True, exist_ok=True)
-    with (code.root / ".lock").open("w") as lock:  # pods of one machine share the folder
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(code.root):
         _remove_others(code)
         if not _is_whole(code):
             remove(code.folder)
             unpack(code, code.parts())
     return code.folder
+
+
+@contextlib.contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Hold the folder of the unpacked code, which pods of one machine share."""
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def receive(code: Code, source: IO[bytes], size: int) -> None:
@@ -120,8 +129,7 @@ def receive(code: Code, source: IO[bytes], size: int) -> None:
     try:
         archive = temporary / f"{PARTS}0000"
         _copy(source, archive, size)
-        with (code.root / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with locked(code.root):
             if not _is_whole(code):
                 remove(code.folder)
                 unpack(code, [archive])
@@ -177,13 +185,13 @@ def unpack(code: Code, names: List[Path]) -> None:
         with tempfile.TemporaryFile(dir=temporary) as archive:
             _decompress(names, archive)
             archive.seek(0)
-            _extract(archive, tree)
+            extract(archive, tree)
         found = digest_of(tree)
         if found != code.digest:
             what = f"the code that arrived has digest {found[:12]}, and the job names {code.digest[:12]}"
             raise MismatchError(what)
         protect(tree)
-        _move(tree, code.folder)
+        move(tree, code.folder)
     finally:
         remove(temporary)
 
@@ -226,14 +234,19 @@ def _after_hooks(path: List[str], folder: str, env: Mapping[str, str]) -> List[s
     return [*path[:cut], folder, *path[cut:]]
 
 
-def digest_of(folder: Path) -> str:
+def digest_of(folder: Path, report: Optional[Callable[[int, int], None]] = None) -> str:
     """Return the digest of the files of a folder: SHA-256 over sorted records of path, mode, type, SHA-256 of content.
 
+    Args:
+        folder: of the code.
+        report: called with the number of files and bytes after each file.
+
     Raises:
-        MismatchError: the folder holds what no bundle holds.
+        MismatchError: the folder holds what no code holds.
     """
     found = hashlib.sha256()
     records = []
+    total = 0
     for path, status in _files(folder):
         name = os.fsencode(os.path.relpath(path, folder))
         if stat.S_ISLNK(status.st_mode):
@@ -245,6 +258,9 @@ def digest_of(folder: Path) -> str:
         else:
             raise MismatchError(f"{name.decode('utf-8', 'replace')} is neither a file nor a link")
         records.append((name, b"\0".join((name, mode, kind, content.encode())) + b"\n"))
+        total += status.st_size
+        if report is not None:
+            report(len(records), total)
     for _, record in sorted(records):
         found.update(record)
     return found.hexdigest()
@@ -261,7 +277,10 @@ def protect(folder: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Delete a folder that may be protected; nothing happens if it is not there."""
+    """Delete a folder that may be protected, or a link to one; nothing happens if it is not there."""
+    if folder.is_symlink():
+        folder.unlink()
+        return
     with contextlib.suppress(OSError):
         for root, _, _ in os.walk(folder):
             Path(root).chmod(0o755)
@@ -276,7 +295,7 @@ def _remove_others(code: Code) -> None:
             remove(path)
 
 
-def _move(source: Path, target: Path) -> None:
+def move(source: Path, target: Path) -> None:
     """Rename a protected folder into another one, which needs the right to write to itself."""
     source.chmod(0o755)
     source.rename(target)
@@ -284,7 +303,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[Tuple[str, os.stat_result]]:
-    """Yield everything in a folder that is no folder; stop with an error where no bundle is so large."""
+    """Yield everything in a folder that is no folder; stop with an error where no code is so large."""
     pending, count, total = [str(folder)], 0, 0
     while pending:
         with os.scandir(pending.pop()) as entries:
@@ -294,8 +313,9 @@ def _files(folder: Path) -> Iterator[Tuple[str, os.stat_result]]:
                     continue
                 status = entry.stat(follow_symlinks=False)
                 count, total = count + 1, total + status.st_size
-                if count > MAX_FILES or total > MAX_BYTES:
-                    raise MismatchError(f"it has more than {MAX_FILES} files or {MAX_BYTES >> 20} MiB")
+                if count > MAX_FETCHED_FILES or total > MAX_FETCHED_BYTES:
+                    limits = f"{MAX_FETCHED_FILES:,} files or {MAX_FETCHED_BYTES >> 30} GiB"
+                    raise MismatchError(f"the code has more than {limits}")
                 yield entry.path, status
 
 
@@ -354,15 +374,19 @@ class _Bounded:
         return self._file.tell()
 
 
-def _extract(archive: IO[bytes], tree: Path) -> None:
-    """Write the files of an archive, then its links: no file is ever written through a link."""
+def extract(archive: IO[bytes], tree: Path, most: int = MAX_FILES) -> None:
+    """Write the files of an archive, then its links: no file is ever written through a link.
+
+    Raises:
+        MismatchError: it is damaged, or has more than `most` entries or one that no code has.
+    """
     try:
         with tarfile.open(fileobj=cast("IO[bytes]", _Bounded(archive)), mode="r:", encoding="utf-8") as tar:
             members: List[tarfile.TarInfo] = []
             for member in tar:
                 members.append(member)
-                if len(members) > MAX_FILES:
-                    raise MismatchError(f"the archive has more than {MAX_FILES} entries")
+                if len(members) > most:
+                    raise MismatchError(f"the archive has more than {most} entries")
             check([(member.name, kind_of(member), member.linkname) for member in members])
             for member in members:
                 if member.isreg():

@@ -28,6 +28,8 @@ class ExitCode(IntEnum):
     PREEMPTED = 75
     PEER_LOST = 76
     INPUT_NOT_FETCHED = 77
+    CODE_NOT_FETCHED = 80
+    CODE_REJECTED = 81
     NOT_EXECUTABLE = 126
     NOT_FOUND = 127
     INTERRUPTED = 130
@@ -49,6 +51,8 @@ EXIT_REASONS: dict[int, Reason] = {
     ExitCode.HUNG: Reason.WORKER_HUNG,
     ExitCode.CODE_MISMATCH: Reason.CODE_MISMATCH,
     ExitCode.INPUT_NOT_FETCHED: Reason.INPUT_NOT_FETCHED,
+    ExitCode.CODE_NOT_FETCHED: Reason.CODE_NOT_FETCHED,
+    ExitCode.CODE_REJECTED: Reason.CODE_REJECTED,
     ExitCode.TORCH_MISSING: Reason.TORCH_MISSING,
     ExitCode.INPUT_REJECTED: Reason.INPUT_REJECTED,
     ExitCode.STORAGE: Reason.STORAGE_FAILED,
@@ -65,7 +69,7 @@ EXIT_REASONS: dict[int, Reason] = {
 
 # With which a shell reports that a command cannot be executed or was not found.
 SHELL_CODES = frozenset({ExitCode.NOT_EXECUTABLE, ExitCode.NOT_FOUND})
-CLASSES = frozenset({*range(64, 77), *SHELL_CODES})
+CLASSES = frozenset({*range(64, 77), ExitCode.CODE_NOT_FETCHED, ExitCode.CODE_REJECTED, *SHELL_CODES})
 
 
 def exit_code_of(reason: Reason) -> int:

@@ -125,6 +125,11 @@ class Reason(TableEnum):
         "the inputs of the job are being fetched",
         announced=False,
     )
+    FETCHING_CODE = _waiting(
+        "FetchingCode",
+        "the code of the job is being fetched",
+        announced=False,
+    )
     UNSCHEDULABLE = _waiting("Unschedulable", "pods cannot be placed", "free resources or request less")
     INSUFFICIENT_GPU = _waiting(
         "InsufficientGPU", "there are fewer free GPUs than the job requests", "free some or request less"
@@ -324,7 +329,8 @@ class Reason(TableEnum):
     CODE_MISSING = _waiting(
         "CodeMissing",
         "the code of the job has not arrived in the cluster",
-        "`torchyard submit` sends it, and kubectl does not: delete the job and submit it",
+        "`torchyard submit` sends a folder and pins a branch, and kubectl does neither: delete the job and submit it, "
+        "or set spec.code.git.ref to a full commit",
         announced=False,
         admits=False,
     )
@@ -581,6 +587,19 @@ class Reason(TableEnum):
         "correct the entry of spec.inputs, or the credentials in spec.envFrom",
         permanent=True,
     )
+    CODE_NOT_FETCHED = _failure(
+        "CodeNotFetched",
+        "the code of the job could not be fetched",
+        "check the network of the pods and the server of spec.code.git; the pod is replaced and tries again",
+        counted=False,
+        start_attempts=3,
+    )
+    CODE_REJECTED = _failure(
+        "CodeRejected",
+        "the code that the job names does not exist, may not be read, or cannot be run as it is",
+        "correct spec.code or the Secret that it names",
+        permanent=True,
+    )
     AGENT_RESTARTED = _failure("AgentRestarted", "the agent of a pod was restarted", counted=False)
 
     # Ends of workers, by exit code (`api.exit_codes`)
@@ -627,8 +646,8 @@ class Reason(TableEnum):
     CODE_MISMATCH = _failure(
         "CodeMismatch",
         "the code that arrived in the pod is not the code of the job, so it is not run",
-        "submit the job again; if the reason stays, delete the ConfigMaps of its code first: "
-        "`kubectl delete configmaps -l torchyard.dev/code`",
+        "correct spec.code.digest of git, an image or a claim; submit a job again whose code was sent, and if the "
+        "reason stays, delete its ConfigMaps first: `kubectl delete configmaps -l torchyard.dev/code`",
         permanent=True,
     )
     TORCH_MISSING = _failure(

@@ -376,7 +376,7 @@ class Goodput(StatusModel, frozen=True, kw_only=True):
     percent: Annotated[float, doc("Share of wall time that made steps which survived.")] = 0.0
     seconds: Annotated[
         dict[str, float],
-        doc("productive, queue, schedule, pull, inputs, start, restore, save, stalled, lost, recover: seconds each."),
+        doc("Seconds: productive, queue, schedule, pull, code, inputs, start, restore, save, stalled, lost, recover."),
     ] = field(default_factory=dict)
 
 
@@ -397,6 +397,7 @@ class CodeStatus(StatusModel, frozen=True, kw_only=True):
     commit: Annotated[str, doc("Commit of its folder.")] = ""
     branch: Annotated[str, doc("Branch of its folder.")] = ""
     changed: Annotated[bool, doc("Whether it has changes that were not committed: spec.code.diff.")] = False
+    source: Annotated[str, doc("Repository, image or claim that it comes from; empty: it was sent with the job.")] = ""
 
 
 class Straggler(StatusModel, frozen=True, kw_only=True):

@@ -36,6 +36,7 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "run": Command("run", "Run a job file or a script on this machine and watch it."),
     "submit": Command("submit", "Submit a job file or a script to a cluster."),
+    "push": Command("push", "Write code to a registry as an image that jobs mount."),
     "init": Command("init", "Write a job file for a script."),
     "validate": Command("validate", "Check job files without running them."),
     "plan": Command("plan", "Estimate the memory that a job needs."),

@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,6 +15,7 @@ from torchyard.client import failed_rounds
 from torchyard.client.artifacts import Allowance, Artifact
 from torchyard.client.backend import MAX_RECORD, RECORD, Document, Kept, LogLine, Notice, States, Unreadable, logged
 from torchyard.client.bundle.attach import Packed
+from torchyard.client.bundle.bundle import Bundle
 from torchyard.client.curves import Curves, Scale, of_status
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.explanation import Explanation, explanation
@@ -72,17 +73,24 @@ class ClusterBackend:
         Raises:
             TorchYardError: there is one of this name.
         """
+        if code is not None:
+            await require_served(self.remote, code.job)
         body = {**document, "metadata": {**document["metadata"], "namespace": self.remote.namespace}}
         try:
             created = await remote_jobs.create(self.remote, body)
         except AlreadyExists as error:
             name = document["metadata"]["name"]
-            if code is not None and (waiting := await self._waiting_for(name, code)) is not None:
-                self._notice(f"torchyard: {name} waits for this code, which is sent now")
-                return _kept(await self._send(waiting, code))
+            bundle = code.bundle if code is not None else None
+            if code is not None and bundle is not None:
+                waiting = await self._waiting_for(name, bundle)
+                if waiting is not None:
+                    self._notice(f"torchyard: {name} waits for this code, which is sent now")
+                    return _kept(await self._send(waiting, bundle, code.parts))
             fix = f"`torchyard delete {name}{self.flags}` first, or give this one another --name"
             raise TorchYardError(f"there is a TrainingJob {name!r} in {self.where} already", fix) from error
-        return _kept(created if code is None else await self._send(created, code))
+        return _kept(
+            created if code is None or code.bundle is None else await self._send(created, code.bundle, code.parts)
+        )
 
     async def replace(self, document: Document, job: TrainingJob, code: Packed | None = None) -> Kept:
         """Create a job, or turn the one of its name into it; one that has ended is deleted first.
@@ -102,7 +110,10 @@ class ClusterBackend:
             return await self.create(document, code)
         status = remote_jobs.typed(stored).status
         if "deletionTimestamp" not in stored["metadata"] and not status.state.terminal:
-            return _kept(await remote_replace.replace(self.remote, stored, job, code, self._notice))
+            if code is not None:
+                await require_served(self.remote, code.job)
+            sent = code if code is not None and code.bundle is not None else None
+            return _kept(await remote_replace.replace(self.remote, stored, job, sent, self._notice))
         if status.state.terminal:
             self._notice(f"torchyard: {name} is over ({status.state}): it is deleted and starts over")
             await remote_jobs.delete(self.remote, name)
@@ -111,23 +122,23 @@ class ClusterBackend:
                 break
         return await self.create(document, code)
 
-    async def _waiting_for(self, name: str, code: Packed) -> Document | None:
+    async def _waiting_for(self, name: str, bundle: Bundle) -> Document | None:
         """Return a job whose submission ended before all of this code was sent; None: it does not wait for it."""
         stored = await remote_jobs.get(self.remote, name)
         job = remote_jobs.typed(stored)
-        same = job.spec.code is not None and job.spec.code.digest == code.bundle.digest
+        same = job.spec.code is not None and job.spec.code.digest == bundle.digest
         return stored if same and missing_code(job) and not job.status.state.terminal else None
 
-    async def _send(self, job: Document, code: Packed) -> Document:
+    async def _send(self, job: Document, bundle: Bundle, parts: Sequence[bytes]) -> Document:
         name = job["metadata"]["name"]
         path = remote_jobs.job_path(self.remote, name)
         try:
-            await upload(self.remote, owner_of(job), code.bundle.digest, code.parts)
+            await upload(self.remote, owner_of(job), bundle.digest, parts)
         except Rejected as error:
             what = f"the job {name!r} waits for its code, which the API server rejects: {error.message}"
             fix = f"ask for the right to create and patch configmaps in {self.where}; `torchyard rm {name}{self.flags}`"
             raise TorchYardError(what, fix, FAILED) from error
-        document: Document = msgspec.json.decode(await announce(self.remote, path, code.bundle.digest))
+        document: Document = msgspec.json.decode(await announce(self.remote, path, bundle.digest))
         return document
 
     async def plan(self, job: TrainingJob, document: Document) -> ClusterPlan:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from torchyard.api.formatting import clean, clip
 from torchyard.api.resource import TrainingJob
+from torchyard.api.spec_code import is_sent, pinned_commit, source_of
 from torchyard.api.values import figure
 from torchyard.client.backend import Backend, Document
 from torchyard.client.errors import TorchYardError
@@ -174,8 +175,11 @@ def _code(side: Side) -> dict[str, Value]:
     files = code.get("files")
     digests = files if isinstance(files, Mapping) else {}
     sent = side.job.spec.code
-    if sent is not None and sent.digest is not None:
-        known = {"digest": sent.digest, "commit": sent.commit, "branch": sent.branch, "diff": sent.diff}
+    ran = side.job.status.code
+    digest = sent.digest if sent is not None and is_sent(sent) else ran.digest if ran is not None else None
+    if sent is not None and digest:
+        known: dict[str, Value] = {"digest": digest, "commit": pinned_commit(sent) or sent.commit}
+        known |= {"branch": sent.branch, "diff": sent.diff, "source": source_of(sent) or None}
         return {**known, **{str(name): _scalar(value) for name, value in digests.items()}}
     return {"commit": _scalar(code.get("commit")), **{str(name): _scalar(value) for name, value in digests.items()}}
 

@@ -109,8 +109,17 @@ def keep_code(code: Packed) -> None:
     """
     from torchyard.client.bundle import store
 
+    source = code.job.spec.code
+    if source is not None and source.claim is not None:
+        what = f"spec.code.claim is {source.claim.name}, a claim of a cluster, which this machine does not have"
+        raise TorchYardError(what, "add --set code.claim=null --set code.path=FOLDER, a folder with the same code")
+    if source is not None and source.image is not None:
+        from torchyard.client.registry.pull import pull_code
+
+        pull_code(source.image, logged)
     try:
-        store.keep(code.bundle.digest, code.parts)
+        if code.bundle is not None:
+            store.keep(code.bundle.digest, code.parts)
         store.expire()
     except OSError as error:
         fix = "set TORCHYARD_HOME to a folder you can write to"

@@ -378,6 +378,10 @@ async def create(remote: Any, document: Mapping[str, Any], code: "Packed | None"
     from torchyard.client.remote import sweeps
     from torchyard.kubernetes.client.errors import AlreadyExists, NotFound
 
+    if code is not None:
+        from torchyard.client.remote.code_served import require_served
+
+        await require_served(remote, code.job)
     name = document["metadata"]["name"]
     body = {**document, "metadata": {**document["metadata"], "namespace": remote.namespace}}
     try:
@@ -387,7 +391,7 @@ async def create(remote: Any, document: Mapping[str, Any], code: "Packed | None"
         raise TorchYardError(f"there is a TrainingSweep {name!r} in {remote.where} already", fix) from error
     except NotFound as error:
         raise sweeps.missing(remote, name, error) from error
-    if code is not None:
+    if code is not None and code.bundle is not None:
         from torchyard.client.remote.code_upload import owner_of, upload
 
         await upload(remote, owner_of(created), code.bundle.digest, code.parts)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from torchyard.api import inputs, launch
+from torchyard.api import code_source, inputs, launch
 from torchyard.api.launch import local_procs
 from torchyard.api.names import PROGRAM_FOLDER, SOURCE_FOLDER
 from torchyard.api.resource import TrainingJob
@@ -119,6 +119,14 @@ def pod_environment(
     if spec.code is not None:
         contract |= {"TORCHYARD_CODE_ROOT": str(folder.code), "TORCHYARD_CODE_MOUNT": str(folder.archives)}
         contract["TORCHYARD_WORKING_DIR"] = spec.working_dir or ""
+        contract |= code_source.settings(
+            spec.code,
+            root=str(folder.code),
+            folder=str(image_folder(folder.home, spec.code.image or "")),
+            cache=str(folder.home / "inputs"),
+            secret="",
+            own=True,
+        )
     contract |= inputs.variables(spec, lambda each: input_folder(folder, each))
     contract |= inputs.settings(job, str(folder.home / "inputs"), str(folder.path / "inputs"))
     return launch.DEFAULT_ENV | dict(share.variables) | env | launch.own_env(spec) | launch.agent_env(spec) | contract
@@ -127,6 +135,11 @@ def pod_environment(
 def input_folder(folder: RunFolder, each: Input) -> str:
     """Return where the pods of a run find an input."""
     return str(folder.path / "inputs" / each.name)
+
+
+def image_folder(home: Path, image: str) -> Path:
+    """Return where the code of an image is on this machine, once it is pulled."""
+    return home / "code-images" / image.rpartition(":")[2]
 
 
 def working_folder(job: TrainingJob, folder: RunFolder) -> Path:

@@ -325,7 +325,8 @@ def _go_on(folder: RunFolder, before: TrainingJob, job: TrainingJob, source_fold
 
 
 def _with_spec_of(current: TrainingJob, job: TrainingJob) -> TrainingJob:
-    noted = {CODE_ARRIVED: job.metadata.annotations[CODE_ARRIVED]} if job.spec.code is not None else {}
+    arrived = job.metadata.annotations.get(CODE_ARRIVED)
+    noted = {CODE_ARRIVED: arrived} if arrived is not None else {}
     metadata = msgspec.structs.replace(current.metadata, annotations={**current.metadata.annotations, **noted})
     return msgspec.structs.replace(current, metadata=metadata, spec=job.spec)
 

@@ -5,18 +5,23 @@ and the next one runs them: in the same pods if their agents have received the c
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+from torchyard.api.code_source import FILE_URL, REPORT
 from torchyard.api.launch import own_env, requested_procs
 from torchyard.api.names import CODE_ARRIVED, SWEEP_UID
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.spec_code import Code
+from torchyard.api.spec_code import Code, is_sent, pinned_commit, source_of
 from torchyard.api.status import CodeStatus, TrainingJobStatus
 from torchyard.api.validation.changes import code_travels
+
+if TYPE_CHECKING:
+    from torchyard.reconcile.observed import Agent
 
 SHOWN_DIGITS = 12
 MAX_PROGRAM_BYTES = 256 * 1024
@@ -42,15 +47,23 @@ def missing_code(job: TrainingJob) -> str:
     """Return which code of a job has not arrived, so that pods would only hold resources; empty: all has.
 
     The operator may not read ConfigMaps: who submits the job notes in an annotation that they are there. The trials of
-    a sweep have the code of their sweep, for which their pods wait.
+    a sweep have the code of their sweep, for which their pods wait. A branch moves, and the operator reaches no
+    repository: the submission resolves it.
     """
     code = job.spec.code
     if code is None:
         return ""
+    arrived = job.metadata.annotations.get(CODE_ARRIVED)
+    if code.git is not None:
+        if not pinned_commit(code):
+            return f"spec.code.git.ref is {code.git.ref}, which no submission has resolved to a commit"
+        elsewhere = code.git.url.startswith(FILE_URL) and arrived != pinned_commit(code)
+        return f"spec.code.git.url is {code.git.url}, a folder of another machine" if elsewhere else ""
+    if not is_sent(code):
+        return ""
     if code.digest is None:
         return f"spec.code.path is {code.path}, a folder of the machine that the job was written on"
-    arrived = SWEEP_UID in job.metadata.labels or job.metadata.annotations.get(CODE_ARRIVED) == code.digest
-    return "" if arrived else f"digest {code.digest[:12]}"
+    return "" if SWEEP_UID in job.metadata.labels or arrived == code.digest else f"digest {code.digest[:12]}"
 
 
 def program_of(spec: TrainingJobSpec, command: Sequence[str], env: Mapping[str, str]) -> Program | None:
@@ -84,7 +97,7 @@ def fixed_in_pod(spec: TrainingJobSpec) -> list[object]:
 
 def with_code(configuration: str, spec: TrainingJobSpec) -> str:
     """Return the configuration of pods with the code that they are created with."""
-    code = spec.code.digest if spec.code is not None else None
+    code = spec.code.digest if code_travels(spec) and spec.code is not None else None
     return f"{configuration}{_SEPARATOR}{code[:SHOWN_DIGITS]}" if code is not None else configuration
 
 
@@ -105,18 +118,36 @@ def edit(status: TrainingJobStatus, spec: TrainingJobSpec) -> str:
     return f"code {before} to {now}" if before != now else "command, args or env"
 
 
-def code_of_round(spec: TrainingJobSpec) -> dict[str, str]:
-    """Return what agents and trainers learn of the code of a round; empty: it is in the image."""
-    if spec.code is None or spec.code.digest is None:
+def code_of_round(spec: TrainingJobSpec, status: TrainingJobStatus) -> dict[str, str]:
+    """Return what agents and trainers learn of the code of the newest round; empty: it is in the image."""
+    code = spec.code
+    if code is None:
         return {}
-    known = {"commit": spec.code.commit, "branch": spec.code.branch, "diff": spec.code.diff}
-    return {"digest": spec.code.digest, **{name: text for name, text in known.items() if text}}
+    digest = code.digest if is_sent(code) else status.code.digest if status.code is not None else ""
+    if not digest:
+        return {}
+    known = {"commit": pinned_commit(code) or code.commit, "branch": code.branch, "diff": code.diff}
+    known["source"] = source_of(code)
+    return {"digest": digest, **{name: text for name, text in known.items() if text}}
 
 
-def code_status(code: Code | None) -> CodeStatus | None:
-    """Return the code of a round as the status names it."""
-    if code is None or code.digest is None:
+def code_status(code: Code | None, members: "Iterable[Agent]" = ()) -> CodeStatus | None:
+    """Return the code of a round as the status names it.
+
+    Args:
+        code: of the job.
+        members: agents of the round, which have computed the digest of code that is not sent.
+    """
+    if code is None:
+        return None
+    reports = (each.revision for agent in members for each in agent.inputs if each.name == REPORT)
+    digest = code.digest if is_sent(code) else next(filter(None, reports), "")
+    if not digest:
         return None
     return CodeStatus(
-        digest=code.digest, commit=code.commit or "", branch=code.branch or "", changed=code.diff is not None
+        digest=digest,
+        commit=pinned_commit(code) or code.commit or "",
+        branch=code.branch or "",
+        changed=code.diff is not None,
+        source=source_of(code),
     )

@@ -14,6 +14,7 @@ from torchyard.reconcile.observed import Failure, Pod, RoundExit, View
 MAX_EXCEPTION = 600
 MAX_LINE = 400
 MAX_LINES = 20
+_NOT_FETCHED = (Reason.INPUT_NOT_FETCHED, Reason.CODE_NOT_FETCHED)
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
@@ -60,11 +61,11 @@ def pod_failed(view: View, node_rank: int, pod: Pod) -> Outcome:
     if code in CLASSES and view.job.spec.launcher.kind == "none":
         known = None
     reason = of_pod
-    decided = known is not None and (known.permanent or code in {ExitCode.PREEMPTED, ExitCode.INPUT_NOT_FETCHED})
+    decided = known is not None and (known.permanent or code == ExitCode.PREEMPTED or known in _NOT_FETCHED)
     if reason is None and decided:
         reason = known
     deleted = pod.deleting and code in {None, ExitCode.KILLED, ExitCode.TERMINATED}
-    start_attempts = reason.start_attempts if reason in {of_pod, Reason.INPUT_NOT_FETCHED} and reason else 0
+    start_attempts = reason.start_attempts if reason in {of_pod, *_NOT_FETCHED} and reason else 0
     reason = reason or (Reason.POD_LOST if deleted else Reason.POD_FAILED)
     return Outcome(
         rank=node_rank,

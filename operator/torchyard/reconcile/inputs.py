@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from torchyard.api.code_source import REPORT
 from torchyard.api.inputs import fetched, request
 from torchyard.api.status import InputStatus, State, TrainingJobStatus
 from torchyard.api.values import size
@@ -45,6 +46,15 @@ def _share(report: InputReport) -> tuple[int, int]:
     return _PROGRESS.index(report.state) if report.state in _PROGRESS else 0, report.bytes or 0
 
 
+def fetching_code(seen: Observed) -> str:
+    """Return how far the code is fetched that was not sent; empty: no pod waits for it."""
+    reports = [(pod, report) for pod, report in _reports(seen, REPORT) if not report.is_ready]
+    if not reports:
+        return ""
+    pod, least = min(reports, key=lambda known: _share(known[1]))
+    return f"{pod.name}: {_progress(least)}"
+
+
 def fetching(seen: Observed) -> str:
     """Return which inputs are being fetched and how far; empty: none."""
     said = []
@@ -78,7 +88,8 @@ def difference(members: Iterable[tuple[Pod, Agent]]) -> str:
         for each in agent.inputs:
             revision, other = known.setdefault(each.name, (each.revision, pod.name))
             if revision != each.revision:
-                return f"{other} has input {each.name} at {revision[:12]}, {pod.name} at {each.revision[:12]}"
+                what = "code" if each.name == REPORT else f"input {each.name}"
+                return f"{other} has {what} at {revision[:12]}, {pod.name} at {each.revision[:12]}"
     return ""
 
 

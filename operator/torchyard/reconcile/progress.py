@@ -371,6 +371,8 @@ def _kind(view: View, before: TrainingJobStatus) -> str:
         return "pull" if before.reason == Reason.PULLING_IMAGE or any(pod.pulling for pod in view.pods) else "start"
     if before.state == State.RUNNING and before.progress.stalled and not before.rendezvous.silent:
         return "stalled"
+    if before.reason == Reason.FETCHING_CODE:
+        return "code"
     if before.state.activity:
         return "inputs" if before.inputs and is_fetching(before) else before.state.activity
     phase = Phase.of(before.progress.phase)

@@ -29,7 +29,7 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
     opened = Time.of(view.now)
     resumed = status.checkpoint.step if status.checkpoint is not None else 0
     again = status.state == State.RECOVERING and status.round > 0
-    code = code_status(view.job.spec.code)
+    code = code_status(view.job.spec.code, [agent for _, agent in gate.ready])
     ran = code.digest[:SHOWN_DIGITS] if code is not None else ""
     attempt = Attempt(round=status.round + 1, start_time=opened, start_step=resumed, end_step=resumed, code=ran)
     return replace(
@@ -343,7 +343,7 @@ def commands(view: View, status: TrainingJobStatus) -> tuple[CommandAgent, ...]:
             master_port=meet.master_port,
             procs=_procs(view, uid),
             env={MICRO_BATCH: str(meet.micro_batch)} if meet.micro_batch is not None else {},
-            bundle=code_of_round(view.job.spec),
+            bundle=code_of_round(view.job.spec, status),
             program=sent,
         )
         for rank, uid in enumerate(meet.members)

@@ -15,7 +15,11 @@ from torchyard.api.validation.parse import RULES
 
 VALIDATIONS = "x-kubernetes-validations"
 _ELASTIC = "has(self.spec.elastic) && has(oldSelf.spec.elastic)"
-_CODE = " && ".join(f"has({each}.spec.code) && has({each}.spec.code.digest)" for each in ("self", "oldSelf"))
+_CODE = " && ".join(
+    f"has({each}.spec.code) && has({each}.spec.code.digest) && !has({each}.spec.code.git) "
+    f"&& !has({each}.spec.code.image) && !has({each}.spec.code.claim)"
+    for each in ("self", "oldSelf")
+)
 # An edit cannot touch the status, and a status write cannot touch the rest: two of one second are judged as edits.
 _STATUS_WRITE = (
     "has(self.status) && has(self.status.lastUpdateTime) && (!has(oldSelf.status)"

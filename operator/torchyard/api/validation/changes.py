@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from torchyard.api.resource import TrainingJob, resolved, value_at
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec_code import is_sent
 
 WHAT = "it cannot be changed once the job exists"
 WHAT_UNSUSPENDED = "it can be changed only while the job is suspended"
@@ -40,6 +41,7 @@ class Fixed(Struct, frozen=True):
         return FIX_UNSUSPENDED if self.unless_suspended else FIX
 
 
+_OF_A_ROUND = ("args", "env", "code.digest", "code.parts", "code.commit")
 FIXED: tuple[Fixed, ...] = (
     Fixed("trainer.name", unless_suspended=False),
     Fixed("trainer.mode", unless_suspended=False),
@@ -49,13 +51,16 @@ FIXED: tuple[Fixed, ...] = (
     # CEL sees no fields below one that keeps unknown fields; the trainer's own fingerprint check stands behind this.
     Fixed("trainer.params", unless_suspended=True, in_cel=False),
     Fixed("nodes", unless_suspended=True, unless_elastic=True),
-    *(Fixed(field, unless_suspended=True, unless_code=True) for field in ("args", "env", "code.digest", "code.parts")),
+    *(Fixed(field, unless_suspended=True, unless_code=True) for field in _OF_A_ROUND),
     *(
         Fixed(field, unless_suspended=True)
         for field in (
             "image",
             "envFrom",
             "workingDir",
+            "code.git",
+            "code.image",
+            "code.claim",
             "elastic",
             "spares",
             "gpusPerNode",
@@ -109,7 +114,6 @@ OF_A_ROUND = tuple(fixed.field for fixed in FIXED if fixed.unless_code)
 # May change at any time; every other field of this version is fixed.
 FREE = (
     "code.path",
-    "code.commit",
     "code.branch",
     "code.diff",
     "restart",
@@ -148,8 +152,8 @@ def forbidden_changes(old: TrainingJobSpec, new: TrainingJobSpec, *, with_next_r
 
 
 def code_travels(spec: TrainingJobSpec) -> bool:
-    """Return whether code travels with a job, named by its digest."""
-    return spec.code is not None and spec.code.digest is not None
+    """Return whether code is sent with a job, named by its digest."""
+    return spec.code is not None and spec.code.digest is not None and is_sent(spec.code)
 
 
 def can_go_on_from(before: TrainingJob, job: TrainingJob) -> bool:

@@ -19,6 +19,10 @@ def _mounts_differ(spec: TrainingJobSpec) -> bool:
     return len(paths) == len(set(paths)) or len({volume.mount_path for volume in spec.volumes}) < len(spec.volumes)
 
 
+def _is_git(spec: TrainingJobSpec) -> bool:
+    return spec.code is not None and spec.code.git is not None
+
+
 def _is_free_path(each: Input) -> bool:
     return each.path is None or not (re.search(OUR_PATHS, each.path) or re.search(DETOURS, each.path))
 
@@ -99,11 +103,12 @@ INPUTS: tuple[Rule, ...] = (
     Rule(
         scope="",
         field="inputCache",
-        what="there is no input to keep",
-        fix="add inputs, or leave it out",
-        holds=lambda spec: spec.input_cache is None or bool(spec.inputs),
-        cel="!has(self.inputCache) || has(self.inputs) && size(self.inputs) > 0",
-        reads=("inputs",),
+        what="there is nothing to keep",
+        fix="add inputs or code.git, or leave it out",
+        holds=lambda spec: spec.input_cache is None or bool(spec.inputs) or _is_git(spec),
+        cel="!has(self.inputCache) || has(self.inputs) && size(self.inputs) > 0 || "
+        "has(self.code) && has(self.code.git)",
+        reads=("inputs", "code"),
     ),
     Rule(
         scope="",

@@ -120,7 +120,7 @@ def submit(
         say(f"{called} is submitted to {backend.where}")
         if watch or fetches:
             stream = sys.stderr if output is not None else sys.stdout
-            if replace and code is not None:
+            if replace and code is not None and code.bundle is not None:
                 return await follow_edits(backend, wanted, job, kept, None if quiet else stream)
             outcome = await follow(backend, called, kept.job.metadata.uid, output=None if quiet else stream)
             await fetching.bring_all(backend.fetch, called, fetches if outcome == SUCCEEDED else [])

@@ -142,7 +142,8 @@ def _setting(status: TrainingJobStatus) -> Iterator[tuple[str, str]]:
 def _code_words(code: CodeStatus) -> str:
     where = f"{code.branch or 'commit'} {code.commit[:12]}" if code.commit else ""
     changed = "with changes" if code.changed else ""
-    return "  ".join(filter(None, (code.digest[:12], where, changed)))
+    source = f"from {code.source}" if code.source else ""
+    return "  ".join(filter(None, (code.digest[:12], where, changed, source)))
 
 
 def _checkpoint_words(checkpoint: CheckpointStatus, now: float) -> str:

@@ -1,6 +1,7 @@
 """Turn `code.path` of a job into the bundle that travels, and find a program below the folder of the code."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,18 +9,26 @@ from msgspec.structs import replace
 
 from torchyard.api.names import CODE_ARRIVED
 from torchyard.api.resource import TrainingJob
+from torchyard.api.spec_code import is_sent, pinned_commit, source_of
 from torchyard.client.backend import Notice
 from torchyard.client.bundle.archive import parts
 from torchyard.client.bundle.bundle import Bundle, bundle_of
+from torchyard.client.bundle.repository import pinned
 from torchyard.client.errors import TorchYardError
 
 
 class Packed(NamedTuple):
-    """A job that names its code by digest, and the parts of the archive."""
+    """A job whose code cannot change any more, and what is sent with it.
+
+    Attributes:
+        job: names its code by digest, commit or claim.
+        bundle: what is sent; None: the pods fetch or mount the code.
+        parts: of the archive of the bundle.
+    """
 
     job: TrainingJob
-    bundle: Bundle
-    parts: list[bytes]
+    bundle: Bundle | None = None
+    parts: Sequence[bytes] = ()
 
 
 def packed(job: TrainingJob, folder: Path, notice: Notice) -> Packed | None:
@@ -36,6 +45,11 @@ def packed(job: TrainingJob, folder: Path, notice: Notice) -> Packed | None:
     code = job.spec.code
     if code is None:
         return None
+    if not is_sent(code):
+        if code.git is not None:
+            code = pinned(code)
+            notice(f"torchyard: code: {source_of(code)}: commit {str(code.commit)[:12]}")
+        return Packed(replace(job, spec=replace(job.spec, code=code)))
     if code.path is None:
         what = f"spec.code.digest names code {str(code.digest)[:12]}, which was sent with another job"
         raise TorchYardError(what, "set spec.code.path to its folder")
@@ -59,7 +73,7 @@ def arrived(job: TrainingJob) -> TrainingJob:
     """Return the job with the note that its code is where its pods find it."""
     code = job.spec.code
     assert code is not None, "packed"
-    annotations = {**job.metadata.annotations, CODE_ARRIVED: code.digest}
+    annotations = {**job.metadata.annotations, CODE_ARRIVED: code.digest if is_sent(code) else pinned_commit(code)}
     return replace(job, metadata=replace(job.metadata, annotations=annotations))
 
 

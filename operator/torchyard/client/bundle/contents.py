@@ -18,7 +18,7 @@ MAX_FILES = 20_000
 MAX_NAME_BYTES, MAX_PATH_BYTES, MAX_DEPTH = 255, 1024, 32
 """Of a part of a path, of a whole path, and of parts in a path. The agent unpacks no others."""
 SHOWN = 3
-LEAVE_OUT = f"add it to {IGNORE_FILE}, or build an image that holds it (spec.image)"
+LEAVE_OUT = f"add it to {IGNORE_FILE}, or push the code (`torchyard push`) and use spec.code.image"
 _KINDS = {
     stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFBLK: "a device", stat.S_IFCHR: "a device",
 }  # fmt: skip
@@ -50,17 +50,17 @@ def contents(folder: Path, paths: Sequence[str]) -> list[CodeFile]:
     Raises:
         TorchYardError: a limit is exceeded, or a file cannot travel; names the file and what to do.
     """
-    present = _present(folder, paths)
-    sized = [Sized(path, found.st_size) for path, found in present]
-    if not present:
+    found = present(folder, paths)
+    sized = [Sized(path, status.st_size) for path, status in found]
+    if not found:
         raise TorchYardError(f"code: {folder} has no file that may travel", "give the folder that holds your code")
     total = sum(each.bytes for each in sized)
-    if len(present) > MAX_FILES:
+    if len(found) > MAX_FILES:
         raise too_large(total, sized, f"{MAX_FILES:,} files")
     if total > MAX_BYTES:
         raise too_large(total, sized, size(MAX_BYTES))
     root = os.path.realpath(folder)
-    return [_read(root, path, found) for path, found in present]
+    return [_read(root, path, status) for path, status in found]
 
 
 def too_large(count: float, files: Sequence[Sized], limit: str, kind: str = "") -> TorchYardError:
@@ -107,7 +107,7 @@ def digest(files: Iterable[CodeFile]) -> str:
     return found.hexdigest()
 
 
-def _present(folder: Path, paths: Sequence[str]) -> list[tuple[str, os.stat_result]]:
+def present(folder: Path, paths: Sequence[str]) -> list[tuple[str, os.stat_result]]:
     """Look at each path, without those that were deleted since git listed them."""
     found = []
     base = os.fspath(folder)
@@ -150,7 +150,7 @@ def _read(root: str, path: str, before: os.stat_result) -> CodeFile:
     name = f"{root}/{path}"
     try:
         if stat.S_ISLNK(before.st_mode):
-            return CodeFile(path, PLAIN, LINK, _target(root, path, name))
+            return CodeFile(path, PLAIN, LINK, link_target(root, path))
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             data = file.read(before.st_size + 1)
@@ -161,12 +161,17 @@ def _read(root: str, path: str, before: os.stat_result) -> CodeFile:
     return CodeFile(path, EXECUTABLE if before.st_mode & stat.S_IXUSR else PLAIN, FILE, data)
 
 
-def _target(root: str, path: str, name: str) -> bytes:
+def link_target(root: str, path: str) -> bytes:
     """Return the target of a link.
+
+    Args:
+        root: folder of the code, without links.
+        path: of the link in it.
 
     Raises:
         TorchYardError: it leaves the folder.
     """
+    name = f"{root}/{path}"
     target = os.readlink(name)  # noqa: PTH115 - as it is written: `./x` stays `./x`
     inside = os.path.commonpath([root, os.path.realpath(name)]) == root
     lexical = os.path.normpath(f"{Path(path).parent}/{target}")

@@ -68,6 +68,12 @@ def git(folder: Path, *words: str) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
+def files_of(folder: Path) -> Iterator[str]:
+    """Yield the paths of all files of a folder."""
+    for below, names, _ in _walk(folder):
+        yield from (os.path.join(folder, below, name) for name in names)  # noqa: PTH118 - many
+
+
 def _of_git(folder: Path) -> Listing | None:
     """List a folder of a repository; None: there is no git, or the repository around it ignores the whole folder."""
     others = ("ls-files", "-z", "--others", "--exclude-standard", *(f"--exclude={name}" for name in CACHES))

@@ -207,7 +207,7 @@ def _same_hosts(name: str, options: HostOptions) -> None:
 
 def _label(source: Path) -> str:
     """Return the name of the folder that the run starts in: one for each folder of code of each machine."""
-    folder = source.resolve()
+    folder = source.parent.resolve() / source.name
     key = hashlib.sha256(f"{platform.node()}:{folder}".encode()).hexdigest()[:8]
     plain = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in folder.name)
     return f"{plain[:40] or 'code'}-{key}"

@@ -70,12 +70,12 @@ async def _send(  # noqa: PLR0917 -- what is there, what comes, and how
     """Store the code where new pods find it, and push it into those that can go on; return its digest."""
     name = old.metadata.name
     running = [pod for pod in pods if pod.phase == "Running" and not pod.deleting]
-    digest = code.bundle.digest if code is not None else None
-    moves = code is not None and (old.spec.code is None or old.spec.code.digest != digest)
+    digest = code.bundle.digest if code is not None and code.bundle is not None else None
+    moves = digest is not None and (old.spec.code is None or old.spec.code.digest != digest)
     goes_on = bool(running) and plan.same_pods and not plan.fixed and not old.spec.suspend
-    storing = upload(remote, owner_of(stored), code.bundle.digest, code.parts) if code is not None else None
-    if goes_on and moves and code is not None and storing is not None:
-        allowed, _ = await asyncio.gather(push(remote, running, code.bundle.digest, code.parts, notice), storing)
+    storing = upload(remote, owner_of(stored), digest, code.parts) if code is not None and digest is not None else None
+    if goes_on and moves and code is not None and digest is not None and storing is not None:
+        allowed, _ = await asyncio.gather(push(remote, running, digest, code.parts, notice), storing)
         if allowed:
             notice(f"torchyard: {name} saves and continues with the new code in its {len(running)} running pods")
         else:

@@ -7,11 +7,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from torchyard.api import inputs, launch
+from torchyard.api import code_source, inputs, launch
 from torchyard.api.launch import MASTER_PORT, checkpoint_claim, is_agentless, local_procs, requested_procs
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.spec_code import Code
+from torchyard.api.spec_code import Code, is_sent
 from torchyard.api.spec_placement import Volume
 from torchyard.api.values import amount
 from torchyard.kubernetes.manifests import names
@@ -151,6 +151,14 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
         env["TORCHYARD_VARIABLE_FOLDERS"] = ":".join(folders)
     if spec.code is not None:
         env |= {"TORCHYARD_CODE_ROOT": names.CODE, "TORCHYARD_CODE_MOUNT": names.CODE_PARTS}
+        env |= code_source.settings(
+            spec.code,
+            root=names.CODE,
+            folder=_code_folder(spec.code),
+            cache=inputs.SHARED if spec.input_cache is not None else names.CODE_FETCHED,
+            secret=names.CODE_SECRET,
+            own=False,
+        )
     if spec.working_dir is not None:
         env["TORCHYARD_WORKING_DIR"] = spec.working_dir
     if not spec.inputs:
@@ -206,8 +214,10 @@ _BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES, _INPUTS, _IN
     )
 )
 _CODE, _CODE_PARTS = "torchyard-code", "torchyard-code-parts"
+_CODE_SOURCE, _CODE_SECRET = "torchyard-code-source", "torchyard-code-secret"
 
 _CODE_LIMIT = "512Mi"  # of former and new code, unpacked and in parts
+_FETCHED_LIMIT = "4Gi"  # what git sends, its archive and the files: twice the limits of the agent
 _RUN_LIMIT = "256Mi"  # reports of kilobytes, and what NCCL's flight recorder and faulthandler write about a hang
 
 
@@ -340,9 +350,12 @@ def _intake(site: Site) -> list[Entry]:
 
 
 def _code(code: Code | None) -> list[Entry]:
-    """Return the volumes of code: one for what agents unpack, one with the parts of the archive."""
-    if code is None or code.digest is None:
+    """Return the volumes of code: one for what agents unpack, and one that it comes from."""
+    if code is None or (is_sent(code) and code.digest is None):
         return []
+    if not is_sent(code):
+        return [{"name": _CODE, "emptyDir": {"sizeLimit": _FETCHED_LIMIT}}, *_code_source(code)]
+    assert code.digest is not None
     parts = [
         {"configMap": {"name": name, "items": [{"key": names.PART, "path": f"{names.PART}-{number:04}"}]}}
         for number, name in enumerate(names.code_parts(code.digest, code.parts))
@@ -353,10 +366,35 @@ def _code(code: Code | None) -> list[Entry]:
     ]
 
 
+def _code_source(code: Code) -> list[Entry]:
+    """Return the volume of an image, a claim, or of the credentials of a repository."""
+    if code.image is not None:
+        return [{"name": _CODE_SOURCE, "image": {"reference": code.image, "pullPolicy": "IfNotPresent"}}]
+    if code.claim is not None:
+        return [{"name": _CODE_SOURCE, "persistentVolumeClaim": {"claimName": code.claim.name}}]
+    if code.git is not None and code.git.secret is not None:
+        return [{"name": _CODE_SECRET, "secret": {"secretName": code.git.secret, "defaultMode": 0o440}}]
+    return []
+
+
 def _code_mounts(code: Code | None) -> list[Entry]:
-    if not _code(code):
-        return []
-    return [_mount(_CODE, names.CODE), _mount(_CODE_PARTS, names.CODE_PARTS, read_only=True)]
+    paths = {
+        _CODE_PARTS: names.CODE_PARTS,
+        _CODE_SOURCE: names.CODE_SOURCE,
+        _CODE_SECRET: names.CODE_SECRET,
+    }
+    return [
+        _mount(_CODE, names.CODE)
+        if each["name"] == _CODE
+        else _mount(each["name"], paths[each["name"]], read_only=True)
+        for each in _code(code)
+    ]
+
+
+def _code_folder(code: Code) -> str:
+    """Return where the code is of an image or a claim."""
+    below = code.claim.path if code.claim is not None else None
+    return f"{names.CODE_SOURCE}/{below}" if below else names.CODE_SOURCE
 
 
 def _checkpoints(spec: TrainingJobSpec) -> Entry:
