@@ -5,13 +5,12 @@ and the next one runs them: in the same pods if their agents have received the c
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
 
-from torchyard.api.code_source import FILE_URL, REPORT
+from torchyard.api.code_source import FILE_URL
 from torchyard.api.launch import own_env, requested_procs
 from torchyard.api.names import CODE_ARRIVED, SWEEP_UID
 from torchyard.api.resource import TrainingJob
@@ -19,9 +18,6 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_code import Code, is_sent, pinned_commit, source_of
 from torchyard.api.status import CodeStatus, TrainingJobStatus
 from torchyard.api.validation.changes import code_travels
-
-if TYPE_CHECKING:
-    from torchyard.reconcile.observed import Agent
 
 SHOWN_DIGITS = 12
 MAX_PROGRAM_BYTES = 256 * 1024
@@ -131,17 +127,16 @@ def code_of_round(spec: TrainingJobSpec, status: TrainingJobStatus) -> dict[str,
     return {"digest": digest, **{name: text for name, text in known.items() if text}}
 
 
-def code_status(code: Code | None, members: "Iterable[Agent]" = ()) -> CodeStatus | None:
+def code_status(code: Code | None, computed: str = "") -> CodeStatus | None:
     """Return the code of a round as the status names it.
 
     Args:
         code: of the job.
-        members: agents of the round, which have computed the digest of code that is not sent.
+        computed: digest of code that is not sent, as an agent of the round has computed it.
     """
     if code is None:
         return None
-    reports = (each.revision for agent in members for each in agent.inputs if each.name == REPORT)
-    digest = code.digest if is_sent(code) else next(filter(None, reports), "")
+    digest = code.digest if is_sent(code) else computed
     if not digest:
         return None
     return CodeStatus(

@@ -4,6 +4,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from torchyard.api.code_source import REPORT
 from torchyard.api.reasons import Reason
 from torchyard.api.status import Attempt, Phase, Rendezvous, State, TrainingJobStatus
 from torchyard.api.values import Time, since
@@ -29,7 +30,8 @@ def open_round(view: View, status: TrainingJobStatus, gate: Barrier) -> Training
     opened = Time.of(view.now)
     resumed = status.checkpoint.step if status.checkpoint is not None else 0
     again = status.state == State.RECOVERING and status.round > 0
-    code = code_status(view.job.spec.code, [agent for _, agent in gate.ready])
+    reports = (each.revision for _, agent in gate.ready for each in agent.inputs if each.name == REPORT)
+    code = code_status(view.job.spec.code, next(filter(None, reports), ""))
     ran = code.digest[:SHOWN_DIGITS] if code is not None else ""
     attempt = Attempt(round=status.round + 1, start_time=opened, start_step=resumed, end_step=resumed, code=ran)
     return replace(
