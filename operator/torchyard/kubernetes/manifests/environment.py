@@ -373,7 +373,7 @@ def _code_source(code: Code) -> list[Entry]:
     if code.claim is not None:
         return [{"name": _CODE_SOURCE, "persistentVolumeClaim": {"claimName": code.claim.name}}]
     if code.git is not None and code.git.secret is not None:
-        return [{"name": _CODE_SECRET, "secret": {"secretName": code.git.secret, "defaultMode": 0o440}}]
+        return [{"name": _CODE_SECRET, "secret": {"secretName": code.git.secret}}]
     return []
 
 
