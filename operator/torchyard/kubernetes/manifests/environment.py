@@ -7,14 +7,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from torchyard.api import code_source, inputs, launch
+from torchyard.api import inputs, launch
 from torchyard.api.launch import MASTER_PORT, checkpoint_claim, is_agentless, local_procs, requested_procs
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
-from torchyard.api.spec_code import Code, is_sent
 from torchyard.api.spec_placement import Volume
 from torchyard.api.values import amount
-from torchyard.kubernetes.manifests import names
+from torchyard.kubernetes.manifests import code_volumes, names
 from torchyard.kubernetes.manifests.names import Site
 from torchyard.reconcile.actions import CreatePod
 
@@ -151,14 +150,7 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
         env["TORCHYARD_VARIABLE_FOLDERS"] = ":".join(folders)
     if spec.code is not None:
         env |= {"TORCHYARD_CODE_ROOT": names.CODE, "TORCHYARD_CODE_MOUNT": names.CODE_PARTS}
-        env |= code_source.settings(
-            spec.code,
-            root=names.CODE,
-            folder=_code_folder(spec.code),
-            cache=inputs.SHARED if spec.input_cache is not None else names.CODE_FETCHED,
-            secret=names.CODE_SECRET,
-            own=False,
-        )
+        env |= code_volumes.source(spec)
     if spec.working_dir is not None:
         env["TORCHYARD_WORKING_DIR"] = spec.working_dir
     if not spec.inputs:
@@ -213,11 +205,6 @@ _BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES, _INPUTS, _IN
         *("inputs", "input-cache"),
     )
 )
-_CODE, _CODE_PARTS = "torchyard-code", "torchyard-code-parts"
-_CODE_SOURCE, _CODE_SECRET = "torchyard-code-source", "torchyard-code-secret"
-
-_CODE_LIMIT = "512Mi"  # of former and new code, unpacked and in parts
-_FETCHED_LIMIT = "4Gi"  # what git sends, its archive and the files: twice the limits of the agent
 _RUN_LIMIT = "256Mi"  # reports of kilobytes, and what NCCL's flight recorder and faulthandler write about a hang
 
 
@@ -240,7 +227,7 @@ def volumes(spec: TrainingJobSpec, site: Site) -> list[Entry]:
         {"name": _SHM, "emptyDir": shm},
         {"name": _TMP, "emptyDir": {}},
         {"name": _CHECKPOINTS, **_checkpoints(spec)},
-        *_code(spec.code),
+        *code_volumes.volumes(spec.code),
         *(_input_volumes(spec) if spec.inputs else ()),
         *({"name": volume.name, **_source(volume)} for volume in spec.volumes),
     ]
@@ -274,7 +261,7 @@ def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
         _mount(_SHM, names.SHM),
         _mount(_TMP, names.TMP),
         _mount(_CHECKPOINTS, names.CHECKPOINTS),
-        *_code_mounts(spec.code),
+        *code_volumes.mounts(spec.code),
         *(_input_mounts(spec) if spec.inputs else ()),
         *(
             _mount(volume.name, volume.mount_path, read_only=volume.read_only or volume.claim is None)
@@ -347,54 +334,6 @@ def _intake(site: Site) -> list[Entry]:
         {"serviceAccountToken": token},
         {"downwardAPI": {"items": [{"path": "ca.crt", "fieldRef": {"fieldPath": ca}}]}},
     ]
-
-
-def _code(code: Code | None) -> list[Entry]:
-    """Return the volumes of code: one for what agents unpack, and one that it comes from."""
-    if code is None or (is_sent(code) and code.digest is None):
-        return []
-    if not is_sent(code):
-        return [{"name": _CODE, "emptyDir": {"sizeLimit": _FETCHED_LIMIT}}, *_code_source(code)]
-    assert code.digest is not None
-    parts = [
-        {"configMap": {"name": name, "items": [{"key": names.PART, "path": f"{names.PART}-{number:04}"}]}}
-        for number, name in enumerate(names.code_parts(code.digest, code.parts))
-    ]
-    return [
-        {"name": _CODE, "emptyDir": {"sizeLimit": _CODE_LIMIT}},
-        {"name": _CODE_PARTS, "projected": {"sources": parts}},
-    ]
-
-
-def _code_source(code: Code) -> list[Entry]:
-    """Return the volume of an image, a claim, or of the credentials of a repository."""
-    if code.image is not None:
-        return [{"name": _CODE_SOURCE, "image": {"reference": code.image, "pullPolicy": "IfNotPresent"}}]
-    if code.claim is not None:
-        return [{"name": _CODE_SOURCE, "persistentVolumeClaim": {"claimName": code.claim.name}}]
-    if code.git is not None and code.git.secret is not None:
-        return [{"name": _CODE_SECRET, "secret": {"secretName": code.git.secret}}]
-    return []
-
-
-def _code_mounts(code: Code | None) -> list[Entry]:
-    paths = {
-        _CODE_PARTS: names.CODE_PARTS,
-        _CODE_SOURCE: names.CODE_SOURCE,
-        _CODE_SECRET: names.CODE_SECRET,
-    }
-    return [
-        _mount(_CODE, names.CODE)
-        if each["name"] == _CODE
-        else _mount(each["name"], paths[each["name"]], read_only=True)
-        for each in _code(code)
-    ]
-
-
-def _code_folder(code: Code) -> str:
-    """Return where the code is of an image or a claim."""
-    below = code.claim.path if code.claim is not None else None
-    return f"{names.CODE_SOURCE}/{below}" if below else names.CODE_SOURCE
 
 
 def _checkpoints(spec: TrainingJobSpec) -> Entry:
