@@ -26,8 +26,8 @@ from torchyard.client.remote import cluster_view, curves, logs, profile, stacks,
 from torchyard.client.remote import fetch as remote_fetch
 from torchyard.client.remote import jobs as remote_jobs
 from torchyard.client.remote import replace as remote_replace
-from torchyard.client.remote.code_served import require_served
 from torchyard.client.remote.code_upload import announce, owner_of, upload
+from torchyard.client.remote.served import require_served
 from torchyard.client.remote.session import Remote, translated
 from torchyard.client.summaries import Summary, summary_of
 from torchyard.kubernetes.client.errors import AlreadyExists, NotFound, Rejected

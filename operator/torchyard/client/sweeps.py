@@ -379,7 +379,7 @@ async def create(remote: Any, document: Mapping[str, Any], code: "Packed | None"
     from torchyard.kubernetes.client.errors import AlreadyExists, NotFound
 
     if code is not None:
-        from torchyard.client.remote.code_served import require_served
+        from torchyard.client.remote.served import require_served
 
         await require_served(remote, code.job)
     name = document["metadata"]["name"]
