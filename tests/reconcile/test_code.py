@@ -139,7 +139,7 @@ PINNED = Code(git=GitCode(url="https://host/code", ref="main", secret="s"), comm
 
 
 def have(world, *reports):
-    """Let each agent report its code; return the status."""
+    """Return the status once each agent has reported its code."""
     for index, report in enumerate(reports):
         uid = world.at(index)
         state = "ready" if report.is_ready else "starting"

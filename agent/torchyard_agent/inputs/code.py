@@ -24,8 +24,8 @@ LOCK_SECONDS = 1.0
 _TAR = "code.tar"
 
 
-class Wanted(NamedTuple):
-    """What the settings say of the code.
+class CodeSource(NamedTuple):
+    """The place that the code comes from, as the settings name it.
 
     Attributes:
         root: folder in which each code has a folder named by its digest.
@@ -46,16 +46,16 @@ class Wanted(NamedTuple):
     git: Mapping[str, Any] = {}
 
 
-def read(text: str) -> Wanted:
+def read(text: str) -> CodeSource:
     """Return what the variable says."""
-    return Wanted(**json.loads(text))
+    return CodeSource(**json.loads(text))
 
 
-def prepare(wanted: Wanted, report: Any, sleep: Callable[[float], None] = time.sleep) -> None:
+def prepare(source: CodeSource, report: Any, sleep: Callable[[float], None] = time.sleep) -> None:
     """Make the code of a job known under its digest.
 
     Args:
-        wanted: the code.
+        source: the code.
         report: progress of the fetch, see `fetch.Progress`.
         sleep: between looks at the lock of another process.
 
@@ -64,34 +64,34 @@ def prepare(wanted: Wanted, report: Any, sleep: Callable[[float], None] = time.s
         RejectedInputError: it cannot be had.
         FetchError: it cannot be had now.
     """
-    root = Path(wanted.root)
-    if wanted.folder:
-        folder = Path(wanted.folder)
+    root = Path(source.root)
+    if source.folder:
+        folder = Path(source.folder)
         if not folder.is_dir():
-            raise RejectedInputError(wanted.absent or f"{wanted.shown} has no such folder")
+            raise RejectedInputError(source.absent or f"{source.shown} has no such folder")
         report.set(NAME, state="fetching", message=None)
         files, size, digest = _measured(folder, report)
-        _require(wanted, digest)
+        _require(source, digest)
         with code.locked(root):
             link = root / digest
             if not link.is_symlink() or link.resolve() != folder.resolve():
                 code.remove(link)
                 link.symlink_to(folder)
     else:
-        repository = git.Repository(**wanted.git)
-        archive = _fetched(wanted, repository, report, sleep)
+        repository = git.Repository(**source.git)
+        archive = _fetched(source, repository, report, sleep)
         with code.locked(root), _unpacked(archive, root) as tree:
             files, size, digest = _measured(tree, report)
-            _require(wanted, digest)
+            _require(source, digest)
             code.protect(tree)
             code.remove(root / digest)
             code.move(tree, root / digest)
     report.set(NAME, state="ready", revision=digest, bytes=size, totalBytes=size, files=files, message=None)
 
 
-def _require(wanted: Wanted, digest: str) -> None:
-    if wanted.digest and digest != wanted.digest:
-        what = f"the code of {wanted.shown} has digest {digest[:12]}, and the job names {wanted.digest[:12]}"
+def _require(source: CodeSource, digest: str) -> None:
+    if source.digest and digest != source.digest:
+        what = f"the code of {source.shown} has digest {digest[:12]}, and the job names {source.digest[:12]}"
         raise code.MismatchError(what)
 
 
@@ -107,10 +107,10 @@ def _measured(folder: Path, report: Any) -> Any:
     return (*last, digest)
 
 
-def _fetched(wanted: Wanted, repository: git.Repository, report: Any, sleep: Callable[[float], None]) -> Path:
+def _fetched(source: CodeSource, repository: git.Repository, report: Any, sleep: Callable[[float], None]) -> Path:
     """Return the tar of a commit; one process fetches it for all that share the cache."""
     identity = json.dumps([repository.url, repository.commit, repository.path])
-    folder = Path(wanted.cache)
+    folder = Path(source.cache)
     folder.mkdir(parents=True, exist_ok=True)
     entry = cache.Entry(folder, hashlib.sha256(identity.encode()).hexdigest()[:32])
     while entry.manifest() is None:

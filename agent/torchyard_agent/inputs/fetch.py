@@ -92,7 +92,7 @@ def fetch_all(
         )
 
 
-def fetch_code(wanted: code.Wanted, progress: Progress, *, sleep: Callable[[float], None] = time.sleep) -> None:
+def fetch_code(place: code.CodeSource, progress: Progress, *, sleep: Callable[[float], None] = time.sleep) -> None:
     """Make the code of the job known to rounds.
 
     Raises:
@@ -100,7 +100,7 @@ def fetch_code(wanted: code.Wanted, progress: Progress, *, sleep: Callable[[floa
         RejectedInputError: trying again cannot help.
         FetchError: all attempts failed.
     """
-    _attempt(code.NAME, "", lambda: code.prepare(wanted, progress, sleep), progress, sleep)
+    _attempt(code.NAME, "", lambda: code.prepare(place, progress, sleep), progress, sleep)
 
 
 def _attempt(
