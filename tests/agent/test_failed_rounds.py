@@ -19,7 +19,8 @@ def test_the_end_of_the_output_and_the_newest_files_are_kept(tmp_path):
     run.mkdir()
     (logs / "rank-1.log").write_text("x" * failed_rounds.LOG_BYTES + "\nRuntimeError: lost\n")
     (run / "stacks.7.txt").write_text("stacks")
-    (run / "link").symlink_to("/etc/passwd")
+    (run / "progress.token").write_text("secret")
+    (run / "report.9.json").symlink_to("/etc/passwd")
     failed_rounds.keep(saved, "job-0-0", ended(3), [RankLog(logs, 0), RankLog(logs, 1)], [run])
     assert kept(saved) == ["files-00000003-job-0-0", "round-00000003"]
     assert (saved / "failures/round-00000003/rank-1.log").read_text() == "RuntimeError: lost\n"
@@ -30,7 +31,7 @@ def test_the_end_of_the_output_and_the_newest_files_are_kept(tmp_path):
 def test_only_the_newest_rounds_stay_and_files_of_the_newest_one(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
-    (run / "report.json").write_text("{}")
+    (run / "report.0.json").write_text("{}")
     for number in range(1, 8):
         failed_rounds.keep(tmp_path, "pod", ended(number), [], [run])
     rounds = [f"round-{number:08d}" for number in range(3, 8)]

@@ -1,9 +1,9 @@
 """Output and files of rounds that failed here, beside the checkpoints: they outlive the pod if those are on a claim.
 
 `failures/round-00000003/` of the checkpoint folder has `rank-<R>.log`, the end of the output of each rank of a pod in
-which a failure began, and `failure-<pod>.json`, what the agent reports of it. With `spec.debug.keepFailedPod` it there
-is also `failures/files-00000003-<pod>/`: the newest files of the run folder (reports, stacks, dumps) and of the
-temporary folder. Everything is bounded, and only the newest rounds are kept.
+which a failure began, and `failure-<pod>.json`, what the agent reports of it. With `spec.debug.keepFailedPod` there is
+also `failures/files-00000003-<pod>/`: the newest reports, stacks and dumps of the run folder. Everything is bounded,
+and only the newest rounds are kept.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 import shutil
 import stat
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Pattern, Sequence, Tuple
 
@@ -24,6 +25,8 @@ FOLDER = "failures"
 KEPT_ROUNDS = 5
 LOG_BYTES, MOST_RANKS = 256 * 1024, 8
 FILES_BYTES, MOST_FILES, MOST_VISITED = 64 * 1024 * 1024, 200, 10_000
+# By name: the run folder also has tokens, and the variables of the program.
+EVIDENCE = ("report.*", "pace.*", "failure.*", "stacks.*", "crash.*", "notice.*", "workers.json", "*nccl_trace*")
 _ROUND, _FILES = re.compile(r"round-(\d{8})"), re.compile(r"files-(\d{8})-.*")
 
 
@@ -115,7 +118,7 @@ def _copy_files(sources: Sequence[Path], to: Path) -> None:
 
 
 def _files(source: Path) -> Iterator[Tuple[float, int, Path]]:
-    """Yield time, size and path of the regular files below a folder; links are not followed."""
+    """Yield time, size and path of the evidence below a folder; links are not followed."""
     visited = 0
     for folder, _, names in os.walk(source):
         for name in names:
@@ -125,5 +128,5 @@ def _files(source: Path) -> Iterator[Tuple[float, int, Path]]:
             path = Path(folder, name)
             with contextlib.suppress(OSError):
                 found = path.lstat()
-                if stat.S_ISREG(found.st_mode):
+                if stat.S_ISREG(found.st_mode) and any(fnmatch(name, pattern) for pattern in EVIDENCE):
                     yield found.st_mtime, found.st_size, path

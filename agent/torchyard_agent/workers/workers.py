@@ -6,8 +6,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from torchyard_agent.exit_codes import ExitCode
@@ -211,7 +209,7 @@ class Workers:
         ended, folder = self.exit, self.settings.record_folder
         if ended is None or folder is None or not failed_rounds.began_here(ended, terminated=terminated):
             return
-        sources = (self.settings.run_dir, Path(tempfile.gettempdir())) if self.settings.keep_files_seconds else ()
+        sources = [self.settings.run_dir] if self.settings.keep_files_seconds else []
         failed_rounds.keep(folder, self.settings.pod_name, ended, self._last_logs, sources)
 
     def _ended(self, run: RoundRun, status: int) -> None:

@@ -134,8 +134,8 @@ class Debug(Model, frozen=True, kw_only=True):
         Duration | None,
         doc(
             "How long the pod in which the newest failure began stays once it has ended, with its logs; it holds no "
-            "GPU then. Its newest files are copied beside the checkpoints, to failures/, at most 64 MiB: on a cluster "
-            "they stay if checkpoint.volume names a claim. Absent: such a pod is deleted at once."
+            "GPU then. Its newest reports, stacks and dumps are copied beside the checkpoints, to failures/, at most "
+            "64 MiB: on a cluster they stay if checkpoint.volume names a claim. Absent: it is deleted at once."
         ),
     ] = None
 
