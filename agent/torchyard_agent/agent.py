@@ -24,6 +24,7 @@ from torchyard_agent.control.sync import Sync
 from torchyard_agent.exit_codes import ExitCode
 from torchyard_agent.files import write_json
 from torchyard_agent.inputs.preparation import Preparation
+from torchyard_agent.requirements.preparation import Requirements
 from torchyard_agent.settings import Settings
 from torchyard_agent.telemetry.gpus import Gpus
 from torchyard_agent.telemetry.output import LITTLE_SPACE, free_space, full_disk_notice
@@ -59,6 +60,10 @@ class Agent:
         self.recording = Recording(settings.record_folder)
         self.content = Content(settings.job_uid, settings.content_folders, settings.variable_folders)
         self.inputs = Preparation(settings.code_source, settings.inputs, settings.run_dir)
+        places = {"root": settings.code_root, "mount": settings.code_mount}
+        self.requirements = Requirements(
+            settings.requirements, {name: None if path is None else str(path) for name, path in places.items()}
+        )
         self.obeyed = 0  # revision of the newest command that was read
         self._published: Any = None
         self._bad_command = 0
@@ -70,7 +75,7 @@ class Agent:
             self._wait()
             self.workers.reap()
             self._hear_signals()
-            self._receive_inputs()
+            self._receive_preparations()
             now = time.monotonic()
             self._tend(now)
             code = self._move(now)
@@ -126,6 +131,7 @@ class Agent:
         )
         self.sync = Sync(settings.operator_url, settings.token_file, settings.ca_file, self.instance, self.wakeup.wake)
         self.inputs.start(os.environ)
+        self.requirements.start(interpreter_of(kind))
         self._publish()
         self.sync.start()
 
@@ -136,7 +142,8 @@ class Agent:
         self.gpus.stop()
         self.workers.close()
         if self.settings.termination_log is not None:
-            refused = {"failure": {"code": code, "message": self.inputs.message}} if self.inputs.message else None
+            message = self.inputs.message or self.requirements.message
+            refused = {"failure": {"code": code, "message": message}} if message else None
             termination.write(self.settings.termination_log, code, refused or self.workers.exit)
         logger.info("exit %d", code)
         return code
@@ -145,7 +152,7 @@ class Agent:
 
     def _wait(self) -> None:
         zygote = self.warm.zygote
-        watched = [*([] if zygote is None else [zygote.socket]), *self.inputs.watched]
+        watched = [*([] if zygote is None else [zygote.socket]), *self.inputs.watched, *self.requirements.watched]
         if self.wakeup.wait(watched, _TICK_RUNNING if self.workers.round else _TICK_IDLE):
             self.workers.hear_zygote()
         self.warm.give_up_after(self.settings.warm_seconds)
@@ -159,10 +166,11 @@ class Agent:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, number)
 
-    def _receive_inputs(self) -> None:
-        self.inputs.receive()
-        if self.inputs.code and self.leaving is None:
-            self.leaving = self.inputs.code
+    def _receive_preparations(self) -> None:
+        for each in (self.inputs, self.requirements):
+            each.receive()
+            if each.code and self.leaving is None:
+                self.leaving = each.code
 
     def _terminate(self) -> None:
         """SIGTERM: save within the grace period and leave; the second one: leave now."""
@@ -225,10 +233,14 @@ class Agent:
 
     def _make(self, move: Move, command: Dict[str, Any], now: float) -> None:
         if move.verb == "start":
-            if not self.inputs.running and self.workers.start(command, move.round):
+            if self.inputs.running or not self.requirements.ready(command.get("code")):
+                return
+            packages = self.requirements.folder
+            if self.workers.start(command, move.round, packages):
                 self.rounds = RoundState(accepted=move.round, fence=self.rounds.fence)
                 if int(command["nodeRank"]) == 0:
-                    self.recording.start(interpreter_of(self.workers.kind), move.round, self._code_folder(command))
+                    folder = self._code_folder(command)
+                    self.recording.start(interpreter_of(self.workers.kind), move.round, folder, packages)
         elif move.verb == "stop":
             self._fence(command)
             self.workers.stop(now)
@@ -264,7 +276,7 @@ class Agent:
             "state": status_report.state(
                 self._round_state(),
                 leaving=self.leaving is not None or self.terminated,
-                starting=self.warm.starting or self.inputs.running,
+                starting=self.warm.starting or self.inputs.running or self.requirements.running,
             ),
             "round": self.rounds.accepted,
             "address": self.settings.address,
@@ -280,6 +292,8 @@ class Agent:
             document["inputs"] = self.inputs.states
         if self.settings.code_root is not None:
             document["codes"] = code.pushed(self.settings.code_root)
+        if self.requirements.state:
+            document["requirements"] = self.requirements.state
         if self.workers.exit is not None:
             document["exit"] = self.workers.exit
         return document

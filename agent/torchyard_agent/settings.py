@@ -60,6 +60,7 @@ class Settings:
     working_folder: str
     inputs: Optional[str]
     keep_files_seconds: Optional[float]
+    requirements: Optional[str]
 
     @property
     def loopback(self) -> bool:
@@ -118,6 +119,7 @@ def read(argv: Sequence[str], env: Mapping[str, str]) -> Settings:
         working_folder=env.get("TORCHYARD_WORKING_DIR", ""),
         inputs=env.get("TORCHYARD_INPUTS") or None,
         keep_files_seconds=_number(env, "TORCHYARD_KEEP_FILES", 0) or None,
+        requirements=env.get("TORCHYARD_REQUIREMENTS") or None,
     )
 
 

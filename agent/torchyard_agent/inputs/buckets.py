@@ -33,9 +33,9 @@ _ABSENT = re.compile(r"\b(404|NoSuchBucket|NoSuchKey|Not Found)\b")
 class Bucket:
     """A file system of fsspec, and the objects of one input in it."""
 
-    def __init__(self, wanted: Input) -> None:
-        self._wanted = wanted
-        self._scheme, _, self._path = wanted.source.partition("://")
+    def __init__(self, item: Input) -> None:
+        self._input = item
+        self._scheme, _, self._path = item.source.partition("://")
         self._anonymous = False
         self._files: Any = None
 
@@ -46,25 +46,25 @@ class Bucket:
             RejectedInputError: they do not exist, may not be read, or differ from those of an earlier pod.
             FetchError: they cannot be listed now.
         """
-        found = self._call(lambda files: files.find(self._path, detail=True, refresh=True))
+        objects = self._call(lambda files: files.find(self._path, detail=True, refresh=True))
         path = self._path.rstrip("/")
         entries = []
-        for key, info in found.items():
+        for key, info in objects.items():
             name = key[len(path) + 1 :] if key != path else key.rpartition("/")[2]
-            if info.get("type") == "directory" or key.endswith("/") or not self._wanted.wants(name):
+            if info.get("type") == "directory" or key.endswith("/") or not self._input.wants(name):
                 continue
             size = info.get("size")
             tag, digests = _tag(info)
             entries.append((SourceFile(name, None if size is None else int(size), digests, key), tag))
         revision = digest_of_listing([(file.name, file.size, tag) for file, tag in entries])
-        if self._wanted.revision not in ("", revision):
+        if self._input.revision not in ("", revision):
             raise RejectedInputError(
-                f"{self._wanted.shown} has changed since the job began: its objects have digest {revision[:12]}, "
-                f"the job began with {self._wanted.revision[:12]}"
+                f"{self._input.shown} has changed since the job began: its objects have digest {revision[:12]}, "
+                f"the job began with {self._input.revision[:12]}"
             )
         if not entries:
-            raise RejectedInputError(f"{self._wanted.shown} does not exist, or has no object that is wanted")
-        return listing(revision, [file for file, _ in entries], self._wanted.shown)
+            raise RejectedInputError(f"{self._input.shown} does not exist, or has no object that `include` matches")
+        return listing(revision, [file for file, _ in entries], self._input.shown)
 
     def download(self, file: SourceFile, path: Path, report: Callable[[int], None]) -> None:
         """Append to `path` what it lacks of an object.
@@ -122,13 +122,13 @@ class Bucket:
         if isinstance(error, (RejectedInputError, FetchError)):
             return error
         cause = sentence(error)
-        said = f"{self._wanted.shown}: {cause}"
+        message = f"{self._input.shown}: {cause}"
         names = f"{type(error).__name__} {type(error.__cause__).__name__} {cause}"
         if isinstance(error, FileNotFoundError) or _ABSENT.search(names):
-            return RejectedInputError(f"{self._wanted.shown} does not exist ({cause})")
+            return RejectedInputError(f"{self._input.shown} does not exist ({cause})")
         if isinstance(error, PermissionError) or _DENIED.search(names):
-            return RejectedInputError(f"{self._wanted.shown} may not be read ({cause})")
-        return FetchError(said)
+            return RejectedInputError(f"{self._input.shown} may not be read ({cause})")
+        return FetchError(message)
 
 
 def _part(files: Any, address: str, start: int, end: int) -> Any:

@@ -36,12 +36,15 @@ class Entry:
     def manifest(self) -> Optional[Dict[str, Any]]:
         """Return number and bytes of the files; None: they are not there as they were fetched."""
         try:
-            known = json.loads(self._manifest.read_text(encoding="utf-8"))
+            manifest: Dict[str, Any] = json.loads(self._manifest.read_text(encoding="utf-8"))
             sizes = [path.stat().st_size for path in _files(self.folder)]
         except (OSError, ValueError):
             return None
-        whole = len(sizes) == known.get("files") and sum(sizes) == known.get("bytes")
-        return known if whole else None
+        if len(sizes) != manifest.get("files") or sum(sizes) != manifest.get("bytes"):
+            return None
+        with contextlib.suppress(OSError):  # so that what is old is not in use; the folder may be another user's
+            os.utime(self._manifest)
+        return manifest
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[bool]:
@@ -88,15 +91,15 @@ class Entry:
         for folder, _, _ in os.walk(self.files):
             _sync(Path(folder))
         size = sum(path.stat().st_size for path in _files(self.files))
-        known = {"files": len(listing.files), "bytes": size}
+        manifest = {"files": len(listing.files), "bytes": size}
         shutil.rmtree(self.folder, ignore_errors=True)  # one that was damaged
         temporary = self._manifest.with_suffix(".tmp")
-        temporary.write_text(json.dumps(known), encoding="utf-8")
+        temporary.write_text(json.dumps(manifest), encoding="utf-8")
         temporary.replace(self._manifest)
         self.files.rename(self.folder)
         _sync(self.folder.parent)
         shutil.rmtree(self.partial, ignore_errors=True)
-        return known
+        return manifest
 
 
 def differs(path: Path, file: SourceFile, report: Callable[[int], None]) -> str:

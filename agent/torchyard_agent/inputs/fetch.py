@@ -82,13 +82,9 @@ def fetch_all(
         FetchError: all attempts failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for wanted in inputs:
+    for item in inputs:
         _attempt(
-            wanted.name,
-            f"input {wanted.name}: ",
-            partial(_fetch, wanted, folder, views, progress, sleep),
-            progress,
-            sleep,
+            item.name, f"input {item.name}: ", partial(_fetch, item, folder, views, progress, sleep), progress, sleep
         )
 
 
@@ -128,47 +124,47 @@ def _sentence(error: Exception) -> str:
     return hub.sentence(error)
 
 
-def _fetch(wanted: Input, folder: Path, views: Path, progress: Progress, sleep: Callable[[float], None]) -> None:
-    known = _known_revision(wanted)
-    entry = cache.Entry(folder, wanted.key(known)) if known else None
+def _fetch(item: Input, folder: Path, views: Path, progress: Progress, sleep: Callable[[float], None]) -> None:
+    revision = _pinned_revision(item)
+    entry = cache.Entry(folder, item.key(revision)) if revision else None
     manifest = entry.manifest() if entry is not None else None
     if entry is None or manifest is None:
-        provider = _provider(wanted)
+        provider = _provider(item)
         listing = provider.resolve()
-        known, entry = listing.revision, cache.Entry(folder, wanted.key(listing.revision))
-        progress.set(wanted.name, revision=known, totalBytes=listing.total, message=None)
+        revision, entry = listing.revision, cache.Entry(folder, item.key(listing.revision))
+        progress.set(item.name, revision=revision, totalBytes=listing.total, message=None)
         while (manifest := entry.manifest()) is None:
             with entry.locked() as mine:
                 if mine:
-                    manifest = entry.manifest() or _fill(entry, wanted, provider, listing, progress)
+                    manifest = entry.manifest() or _fill(entry, item, provider, listing, progress)
                     break
-            progress.set(wanted.name, message="another process fetches it")
+            progress.set(item.name, message="another process fetches it")
             sleep(LOCK_SECONDS)
-    cache.show(entry.folder, views / wanted.name)
+    cache.show(entry.folder, views / item.name)
     size = manifest["bytes"]
     progress.set(
-        wanted.name, state="ready", revision=known, bytes=size, totalBytes=size, files=manifest["files"], message=None
+        item.name, state="ready", revision=revision, bytes=size, totalBytes=size, files=manifest["files"], message=None
     )
 
 
-def _known_revision(wanted: Input) -> str:
-    """Return the revision, if it is known without asking the source."""
-    if wanted.sha256 or wanted.revision:
-        return wanted.sha256 or wanted.revision
-    named = wanted.source.rpartition("@")[2] if wanted.source.startswith("hf://") else ""
+def _pinned_revision(item: Input) -> str:
+    """Return the revision, if no request to the source is needed for it."""
+    if item.sha256 or item.revision:
+        return item.sha256 or item.revision
+    named = item.source.rpartition("@")[2] if item.source.startswith("hf://") else ""
     return named if source.COMMIT.fullmatch(named) else ""
 
 
 def _fill(
-    entry: cache.Entry, wanted: Input, provider: _Provider, listing: Listing, progress: Progress
+    entry: cache.Entry, item: Input, provider: _Provider, listing: Listing, progress: Progress
 ) -> Dict[str, Any]:
-    progress.set(wanted.name, state="fetching", message=None)
+    progress.set(item.name, state="fetching", message=None)
     for folder in (entry.files, entry.scratch):
         folder.mkdir(parents=True, exist_ok=True)
     _drop_others(entry, listing)
     entry.check_space(listing)
     download = provider.download(listing.revision, entry.scratch)
-    work = _Work(entry, wanted, provider, download, progress, threading.Event())
+    work = _Work(entry, item, provider, download, progress, threading.Event())
     pool = ThreadPoolExecutor(AT_ONCE)
     tasks = [pool.submit(_file, work, file) for file in listing.files]
     try:
@@ -181,7 +177,7 @@ def _fill(
         raise
     pool.shutdown()
     if provider.has_changed(listing):
-        raise FetchError(f"{wanted.shown} has changed while it was fetched")
+        raise FetchError(f"{item.shown} has changed while it was fetched")
     return entry.commit(listing)
 
 
@@ -189,7 +185,7 @@ class _Work(NamedTuple):
     """What the files of one input are fetched with."""
 
     entry: cache.Entry
-    wanted: Input
+    item: Input
     provider: _Provider
     download: Download
     progress: Progress
@@ -213,7 +209,7 @@ def _file(work: _Work, file: SourceFile) -> None:
     def report(length: int) -> None:
         if work.stopped.is_set():
             raise FetchError("another file cannot be fetched")
-        work.progress.have(work.wanted.name, file.name, length)
+        work.progress.have(work.item.name, file.name, length)
 
     continued = path.exists()
     while True:
@@ -225,7 +221,7 @@ def _file(work: _Work, file: SourceFile) -> None:
             return
         path.unlink()
         if not continued:
-            raise RejectedInputError(f"{file.name} of {work.wanted.shown} is not what it should be: {wrong}")
+            raise RejectedInputError(f"{file.name} of {work.item.shown} is not what it should be: {wrong}")
         continued = False
 
 
@@ -247,16 +243,16 @@ class _Provider:
         return not self._pinned and self.resolve().revision != listing.revision
 
 
-def _provider(wanted: Input) -> _Provider:
-    scheme = wanted.source.partition("://")[0]
+def _provider(item: Input) -> _Provider:
+    scheme = item.source.partition("://")[0]
     if scheme == "hf":
-        return _Provider(lambda: hub.resolve(wanted), hub.downloader)
+        return _Provider(lambda: hub.resolve(item), hub.downloader)
     if scheme in ("s3", "gs"):
-        bucket = buckets.Bucket(wanted)
+        bucket = buckets.Bucket(item)
         return _Provider(
             bucket.resolve, lambda _revision, _scratch: bucket.download, bucket.has_other_tag, pinned=False
         )
-    return _Provider(lambda: https.resolve(wanted), lambda _revision, _scratch: https.download)
+    return _Provider(lambda: https.resolve(item), lambda _revision, _scratch: https.download)
 
 
 def names(source_of_code: Optional[str], text: Optional[str]) -> List[str]:

@@ -36,17 +36,17 @@ class _SecureRedirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, *answer)
 
 
-def resolve(wanted: Input) -> Listing:
+def resolve(item: Input) -> Listing:
     """Return the file of a URL; its size is known once it is fetched.
 
     Raises:
         RejectedInputError: it does not exist, or may not be read.
         FetchError: it cannot be fetched now.
     """
-    with _opened(wanted.source, 0, method="HEAD") as answer:
+    with _opened(item.source, 0, method="HEAD") as answer:
         size = _length(answer) if answer is not None else None
-    file = SourceFile(file_of_url(wanted.source), size, {"sha256": wanted.sha256}, wanted.source)
-    return listing(wanted.sha256, [file], wanted.shown)
+    file = SourceFile(file_of_url(item.source), size, {"sha256": item.sha256}, item.source)
+    return listing(item.sha256, [file], item.shown)
 
 
 def download(file: SourceFile, path: Path, report: Callable[[int], None]) -> None:

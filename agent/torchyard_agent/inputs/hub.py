@@ -26,7 +26,7 @@ _RETRIED = frozenset({408, 425, 429})
 _POLL_SECONDS = 0.5
 
 
-def resolve(wanted: Input) -> Listing:
+def resolve(item: Input) -> Listing:
     """Return the files of a repository, at the commit that its revision names now or named in an earlier pod.
 
     Raises:
@@ -34,19 +34,19 @@ def resolve(wanted: Input) -> Listing:
         FetchError: it cannot be fetched now.
     """
     api = _api()
-    kind, name, revision = hub_repository(wanted.source)
+    kind, name, revision = hub_repository(item.source)
     try:
-        info = api.repo_info(name, repo_type=kind, revision=wanted.revision or revision, files_metadata=True)
+        info = api.repo_info(name, repo_type=kind, revision=item.revision or revision, files_metadata=True)
     except Exception as error:  # of the library and of the one below it
-        raise _sorted(error, wanted.shown) from error
+        raise _sorted(error, item.shown) from error
     if not COMMIT.fullmatch(info.sha or ""):
-        raise RejectedInputError(f"{wanted.shown}: the hub names no commit for this revision")
+        raise RejectedInputError(f"{item.shown}: the hub names no commit for this revision")
     files = [
-        SourceFile(each.rfilename, each.size, _digests(each), wanted.source)
+        SourceFile(each.rfilename, each.size, _digests(each), item.source)
         for each in info.siblings or ()
-        if wanted.wants(each.rfilename)
+        if item.wants(each.rfilename)
     ]
-    return listing(info.sha, files, wanted.shown)
+    return listing(info.sha, files, item.shown)
 
 
 def _digests(sibling: Any) -> Dict[str, str]:
@@ -106,16 +106,16 @@ def _sorted(error: Exception, shown: str) -> Exception:
 
     if isinstance(error, (RejectedInputError, FetchError)) or (isinstance(error, OSError) and error.errno):
         return error
-    said = f"{shown}: {sentence(error).partition(' Please make sure')[0]}"
+    message = f"{shown}: {sentence(error).partition(' Please make sure')[0]}"
     code = getattr(getattr(error, "response", None), "status_code", None)
     absent = (errors.RepositoryNotFoundError, errors.RevisionNotFoundError, errors.EntryNotFoundError)
     if isinstance(error, errors.LocalEntryNotFoundError):
-        return FetchError(said)
+        return FetchError(message)
     if isinstance(error, (*absent, errors.HFValidationError)):
-        return RejectedInputError(said)
+        return RejectedInputError(message)
     if code is not None and 400 <= code < 500 and code not in _RETRIED:
-        return RejectedInputError(said)
-    return FetchError(said)
+        return RejectedInputError(message)
+    return FetchError(message)
 
 
 def sentence(error: BaseException) -> str:

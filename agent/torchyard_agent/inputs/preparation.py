@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional
@@ -16,6 +13,7 @@ from torchyard_agent.inputs import code
 from torchyard_agent.inputs.fetch import VARIABLE, names
 from torchyard_agent.inputs.source import read
 from torchyard_agent.workers.recording import INPUTS_FILE
+from torchyard_agent.workers.reporting import ReportingProcess
 from torchyard_agent.workers.zygote_client import python_code
 
 _DIED = "the process that fetches code and inputs was killed, possibly for lack of memory"
@@ -43,8 +41,7 @@ class Preparation:
         given = {code.VARIABLE: source_of_code, VARIABLE: settings}
         self._given = {name: text for name, text in given.items() if text is not None}
         self._settings, self._run_dir = settings, run_dir
-        self._pipe: Optional[int] = None
-        self._pending = b""
+        self._process: Optional[ReportingProcess] = None
         self._ended = not self._given
 
     @property
@@ -55,7 +52,7 @@ class Preparation:
     @property
     def watched(self) -> List[int]:
         """The descriptor that becomes readable when `receive` has something to read."""
-        return [] if self._pipe is None else [self._pipe]
+        return [] if self._process is None else self._process.watched
 
     def start(self, env: Mapping[str, str]) -> None:
         """Start the process that fetches."""
@@ -63,37 +60,21 @@ class Preparation:
             return
         known = names(self._given.get(code.VARIABLE), self._settings)
         self.states = [{"name": name, "state": "waiting"} for name in known]
-        self._pipe, theirs = os.pipe()
-        os.set_blocking(self._pipe, False)
         # A program that must not use the hub by itself gets its model this way.
         own = {name: value for name, value in env.items() if name not in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")}
         quiet = {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
-        process = subprocess.Popen(
-            [sys.executable, "-u", "-c", python_code("inputs.fetch"), str(theirs)],
-            env={**own, **quiet, **self._given},
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs],
+        self._process = ReportingProcess(
+            lambda pipe: [sys.executable, "-u", "-c", python_code("inputs.fetch"), str(pipe)],
+            {**own, **quiet, **self._given},
         )
-        os.close(theirs)
-        process.returncode = 0  # reaped by the agent's own loop, not by Popen
 
     def receive(self) -> None:
         """Read what the process has reported, and its end."""
-        while self._pipe is not None:
-            try:
-                data = os.read(self._pipe, 1 << 16)
-            except BlockingIOError:
-                return
-            if not data:
-                os.close(self._pipe)
-                self._pipe = None
-                if not self._ended:
-                    of_code = any(each["name"] == code.NAME and each["state"] != "ready" for each in self.states)
-                    self._end(ExitCode.CODE_NOT_FETCHED if of_code else ExitCode.INPUT_NOT_FETCHED, _DIED)
-                return
-            *lines, self._pending = (self._pending + data).split(b"\n")
-            for line in lines:
-                self._take(json.loads(line))
+        for message in self._process.receive() if self._process is not None else ():
+            self._take(message)
+        if self._process is not None and self._process.ended and not self._ended:
+            of_code = any(each["name"] == code.NAME and each["state"] != "ready" for each in self.states)
+            self._end(ExitCode.CODE_NOT_FETCHED if of_code else ExitCode.INPUT_NOT_FETCHED, _DIED)
 
     def _take(self, message: Dict[str, Any]) -> None:
         self.states = message.get("inputs", self.states)

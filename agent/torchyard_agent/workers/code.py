@@ -36,6 +36,8 @@ MAX_PUSHED = 2
 """Bundles of which the archive is kept: what runs, and what runs next."""
 FOLDER = "TORCHYARD_CODE_DIR"
 """In the environment of workers: the folder of their code."""
+PACKAGES = "TORCHYARD_PACKAGES_DIR"
+"""In the environment of workers: the folder of packages that were installed for their code, if any."""
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TAR_BYTES = MAX_BYTES + MAX_FILES * 3072
 """Of an archive: each entry has at most three headers and is filled up to a block."""
@@ -196,13 +198,14 @@ def unpack(code: Code, names: List[Path]) -> None:
         remove(temporary)
 
 
-def enter(code: Code, working_folder: str, env: Mapping[str, str]) -> Dict[str, str]:
+def enter(code: Code, working_folder: str, env: Mapping[str, str], packages: Optional[str] = None) -> Dict[str, str]:
     """Verify the code of a round, make it the working directory, and return the variables that lead programs to it.
 
     Args:
         code: of the round.
         working_folder: `spec.workingDir`: below the code, or absolute; empty: the folder of the code.
         env: of the round.
+        packages: folder of installed requirements; they come after the code.
 
     Raises:
         MissingError: see `ready`.
@@ -212,7 +215,12 @@ def enter(code: Code, working_folder: str, env: Mapping[str, str]) -> Dict[str, 
     folder = ready(code)
     os.chdir(folder / working_folder)
     path = [each for each in env.get("PYTHONPATH", "").split(os.pathsep) if each]
-    return {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(_after_hooks(path, str(folder), env))}
+    added = [str(folder), *([packages] if packages else [])]
+    found = {FOLDER: str(folder), "PYTHONPATH": os.pathsep.join(_after_hooks(path, added, env))}
+    if packages:
+        # Programs of the image run with the packages, too, by PYTHONPATH: only those that it lacks have to be found.
+        found.update({PACKAGES: packages, "PATH": os.pathsep.join([env.get("PATH", os.defpath), f"{packages}/bin"])})
+    return found
 
 
 def enter_as_forked(env: Mapping[str, str], folder: str) -> None:
@@ -223,15 +231,16 @@ def enter_as_forked(env: Mapping[str, str], folder: str) -> None:
         folder: its working directory.
     """
     os.chdir(folder)
-    code = env.get(FOLDER)
-    if code and code not in sys.path:
-        sys.path[:] = _after_hooks(sys.path, code, env)
+    named = (env.get(name) or "" for name in (FOLDER, PACKAGES))
+    added = [each for each in named if each and each not in sys.path]
+    if added:
+        sys.path[:] = _after_hooks(sys.path, added, env)
 
 
-def _after_hooks(path: List[str], folder: str, env: Mapping[str, str]) -> List[str]:
-    """Insert a folder into a path: only our hooks stay before it."""
+def _after_hooks(path: List[str], folders: List[str], env: Mapping[str, str]) -> List[str]:
+    """Insert folders into a path: only our hooks stay before them."""
     cut = int(path[:1] == [str(Path(env.get("TORCHYARD_RUN_DIR", ""), "hooks"))])
-    return [*path[:cut], folder, *path[cut:]]
+    return [*path[:cut], *folders, *path[cut:]]
 
 
 def digest_of(folder: Path, report: Optional[Callable[[int, int], None]] = None) -> str:

@@ -66,7 +66,14 @@ def worker_environment(
     workers = {
         name: value
         for name, value in env.items()
-        if name not in {"TORCHYARD_TOKEN_FILE", "TORCHYARD_INPUTS", "TORCHYARD_CODE_SOURCE", INHERITED}
+        if name
+        not in {
+            "TORCHYARD_TOKEN_FILE",
+            "TORCHYARD_INPUTS",
+            "TORCHYARD_CODE_SOURCE",
+            "TORCHYARD_REQUIREMENTS",
+            INHERITED,
+        }
     }
     path = [str(hooks_folder(settings))] if settings.hooks else []
     path += [entry for entry in env.get("PYTHONPATH", "").split(os.pathsep) if entry]

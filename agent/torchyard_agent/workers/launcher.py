@@ -78,7 +78,7 @@ def code_fault(spec: Dict[str, Any]) -> Optional[Tuple[int, str]]:
         return None
     here = code.Code(found["digest"], Path(found["root"]), Path(found["mount"]))
     try:
-        os.environ.update(code.enter(here, spec["workingFolder"], os.environ))
+        os.environ.update(code.enter(here, spec["workingFolder"], os.environ, spec.get("packages")))
     except (code.MissingError, code.MismatchError) as error:
         return ExitCode.CODE_MISMATCH, str(error)
     except OSError as error:
@@ -325,8 +325,8 @@ def _why_cold(args: Any, entrypoint: str) -> Optional[str]:
         return f"PYTHON_EXEC names another interpreter, {entrypoint}"
     if getattr(args, "numa_binding", None) is not None:
         return "--numa-binding binds a process before torch is imported"
-    own = os.environ.get(code.FOLDER)
-    hidden = _shadowing(Path(own)) if own else None
+    own, packages = os.environ.get(code.FOLDER), os.environ.get(code.PACKAGES)
+    hidden = (_shadowing(Path(own)) if own else None) or (_hiding(Path(packages)) if packages else None)
     if hidden or args.module:
         return hidden or _shadowing(Path.cwd())
     script = Path(args.training_script)
@@ -339,8 +339,11 @@ def _why_cold(args: Any, entrypoint: str) -> Optional[str]:
 
 def _shadowing(folder: Path) -> Optional[str]:
     """Return which module of `folder`, first on the program's path, hides one that the zygote has imported."""
-    if getattr(sys.flags, "safe_path", False):
-        return None
+    return None if getattr(sys.flags, "safe_path", False) else _hiding(folder)
+
+
+def _hiding(folder: Path) -> Optional[str]:
+    """Return which module of `folder`, first on PYTHONPATH, hides one that the zygote has imported."""
     suffixes = tuple(importlib.machinery.all_suffixes())
     try:
         entries = sorted(folder.iterdir())
@@ -379,6 +382,7 @@ def _can_import(package: str) -> bool:
     """Return whether a worker will find a package, on its path or by a finder such as that of an editable install."""
     ours = sys.path[:]
     sys.path[0] = str(Path.cwd())
+    sys.path += filter(None, [os.environ.get(code.PACKAGES)])
     importlib.invalidate_caches()
     try:
         return importlib.util.find_spec(package) is not None

@@ -58,17 +58,19 @@ class Recording:
         """Whether the newest round is still being recorded."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, interpreter: str, number: int, code: Optional[Path] = None) -> None:
+    def start(self, interpreter: str, number: int, code: Optional[Path] = None, packages: Optional[str] = None) -> None:
         """Record the environment of a round; a failure is logged and changes nothing else.
 
         Args:
             interpreter: of the workers.
             number: of the round.
             code: folder of the code, once the launcher has unpacked it; None: the working directory of the agent.
+            packages: folder of installed requirements, which come first.
         """
         if self._folder is None:
             return
-        arguments = (self._folder, [interpreter, "-c", python_code("workers.recording")], number, code)
+        command = [interpreter, "-c", python_code("workers.recording"), *([packages] if packages else [])]
+        arguments = (self._folder, command, number, code)
         self._thread = threading.Thread(target=self._record, args=arguments, name="recording", daemon=True)
         self._thread.start()
 
@@ -106,7 +108,8 @@ def digest_of(record: Dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Print the record as JSON."""
+    """Print the record as JSON; an argument is a folder with further packages."""
+    sys.path[:0] = sys.argv[1:]
     json.dump(
         {
             "schema": SCHEMA,

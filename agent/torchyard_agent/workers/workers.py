@@ -74,8 +74,13 @@ class Workers:
         self._statuses: Dict[int, int] = {}
         self._record_deadline: Optional[float] = None
 
-    def start(self, command: Dict[str, Any], number: int) -> bool:
+    def start(self, command: Dict[str, Any], number: int, packages: Optional[str] = None) -> bool:
         """Start the round of a `run` command; return False if torch is still being imported.
+
+        Args:
+            command: the command.
+            number: of the round.
+            packages: folder of installed requirements.
 
         Raises:
             ValueError: a field is missing or of the wrong kind.
@@ -88,6 +93,7 @@ class Workers:
             self.kind = classify(program.command, torchrun_interpreter(program.command[0]))
             env = self._environment_with(program.env)
         spec = round_spec(self.settings, command, self.kind, self.procs, REMOVED_FROM_WORKERS)
+        spec["packages"] = packages
         self.port.lend()
         run = RoundRun(self.settings, spec, plain=isinstance(self.kind, Plain))
         if self.settings.keep_files_seconds and self.settings.record_folder is not None and not spec["nodeRank"]:

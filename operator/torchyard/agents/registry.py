@@ -55,6 +55,7 @@ class SyncRequest(Struct, frozen=True, kw_only=True, rename="camel"):
     gpus: list[Raw] = []
     inputs: list[Any] = []
     codes: list[Any] = []
+    requirements: dict[str, Any] | None = None
     notices: list[Any] = []
 
 
@@ -270,7 +271,7 @@ def decode(body: bytes) -> SyncRequest:
 
 def without_figures(request: SyncRequest) -> SyncRequest:
     """Return a request without figures, which are not kept during a long poll."""
-    return msgspec.structs.replace(request, exit=None, reports=[], gpus=[], inputs=[], notices=[])
+    return msgspec.structs.replace(request, exit=None, reports=[], gpus=[], inputs=[], requirements=None, notices=[])
 
 
 def command_document(command: CommandAgent | None) -> dict[str, Any]:
@@ -338,6 +339,7 @@ def _agent(pod_uid: str, request: SyncRequest, now: float) -> Agent:
         gpus=sanitize.gpus(request.gpus),
         inputs=sanitize.inputs(request.inputs),
         codes=sanitize.digests(request.codes),
+        requirements=sanitize.requirements(request.requirements),
         notices=sanitize.notices(request.notices),
     )
 
@@ -356,6 +358,7 @@ def _matters(agent: Agent) -> tuple[Any, ...]:
         agent.exit,
         len(agent.gpus),
         tuple((each.name, each.state, each.revision, each.message) for each in agent.inputs),
+        agent.requirements,
         tuple(
             (
                 report.round,

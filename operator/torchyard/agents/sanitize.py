@@ -16,7 +16,7 @@ from msgspec import Meta, Raw, Struct
 
 from torchyard.api.formatting import ESCAPES
 from torchyard.api.status import MAX_METRICS, MAX_WARNINGS, Artifact, Batch, NonFinite, NonFiniteMetric
-from torchyard.reconcile.observed import Failure, GpuReport, InputReport, RankReport, RoundExit
+from torchyard.reconcile.observed import Failure, GpuReport, InputReport, RankReport, RequirementsReport, RoundExit
 
 MAX_REPORTS = 256
 MAX_GPUS = 64
@@ -179,6 +179,15 @@ def _input(raw: object) -> InputReport | None:
     texts = {field: line(raw.get(field), MAX_WORD) for field in ("state", "revision")}
     read = _fields(raw, InputReport, without=("name", "message", *texts))
     return msgspec.structs.replace(read, name=name, message=line(raw.get("message"), 200), **texts)
+
+
+def requirements(raw: object) -> RequirementsReport | None:
+    """Return the packages of a pod; None: nothing is installed for its code."""
+    if not isinstance(raw, dict):
+        return None
+    read = _fields(raw, RequirementsReport, without=("state", "message"))
+    texts = {"state": line(raw.get("state"), MAX_WORD), "message": line(raw.get("message"), 200)}
+    return msgspec.structs.replace(read, **texts)
 
 
 def notices(raw: Iterable[object]) -> tuple[str, ...]:

@@ -28,6 +28,8 @@ class ExitCode(IntEnum):
     PREEMPTED = 75
     PEER_LOST = 76
     INPUT_NOT_FETCHED = 77
+    REQUIREMENTS_FAILED = 78
+    REQUIREMENTS_NOT_INSTALLED = 79
     CODE_NOT_FETCHED = 80
     CODE_REJECTED = 81
     NOT_EXECUTABLE = 126
@@ -55,6 +57,8 @@ EXIT_REASONS: dict[int, Reason] = {
     ExitCode.CODE_REJECTED: Reason.CODE_REJECTED,
     ExitCode.TORCH_MISSING: Reason.TORCH_MISSING,
     ExitCode.INPUT_REJECTED: Reason.INPUT_REJECTED,
+    ExitCode.REQUIREMENTS_FAILED: Reason.REQUIREMENTS_FAILED,
+    ExitCode.REQUIREMENTS_NOT_INSTALLED: Reason.REQUIREMENTS_NOT_INSTALLED,
     ExitCode.STORAGE: Reason.STORAGE_FAILED,
     ExitCode.PREEMPTED: Reason.PREEMPTED,
     ExitCode.PEER_LOST: Reason.PEER_LOST,
@@ -69,7 +73,7 @@ EXIT_REASONS: dict[int, Reason] = {
 
 # With which a shell reports that a command cannot be executed or was not found.
 SHELL_CODES = frozenset({ExitCode.NOT_EXECUTABLE, ExitCode.NOT_FOUND})
-CLASSES = frozenset({*range(64, 77), ExitCode.CODE_NOT_FETCHED, ExitCode.CODE_REJECTED, *SHELL_CODES})
+CLASSES = frozenset({*range(64, 82), *SHELL_CODES})
 
 
 def exit_code_of(reason: Reason) -> int:

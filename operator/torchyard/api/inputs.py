@@ -36,6 +36,28 @@ def fetched(spec: TrainingJobSpec) -> tuple[Input, ...]:
     return tuple(each for each in spec.inputs if claim_of(each) is None)
 
 
+def has_requirements(spec: TrainingJobSpec) -> bool:
+    """Return whether packages are installed for the code."""
+    return spec.code is not None and spec.code.requirements is not None
+
+
+def requirements(spec: TrainingJobSpec, root: str) -> dict[str, str]:
+    """Return the variable by which an agent installs requirements (docs/protocol.md); none without code.
+
+    Later code may have requirements where that of the pod has none.
+
+    Args:
+        spec: of the job.
+        root: folder of the installed packages.
+    """
+    code = spec.code
+    if code is None:
+        return {}
+    of_pod = {"code": code.digest, "wheels": code.wheels} if has_requirements(spec) else {}
+    known = {name: value for name, value in of_pod.items() if value is not None}
+    return {"TORCHYARD_REQUIREMENTS": json.dumps({"root": root, **known})}
+
+
 def folder_in_pod(each: Input) -> str:
     """Return where programs of a pod find an input."""
     return each.path or f"{FOLDERS}/{each.name}"

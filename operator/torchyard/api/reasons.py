@@ -130,6 +130,11 @@ class Reason(TableEnum):
         "the code of the job is being fetched",
         announced=False,
     )
+    INSTALLING_REQUIREMENTS = _waiting(
+        "InstallingRequirements",
+        "packages are being installed that the code requires and the image lacks",
+        announced=False,
+    )
     UNSCHEDULABLE = _waiting("Unschedulable", "pods cannot be placed", "free resources or request less")
     INSUFFICIENT_GPU = _waiting(
         "InsufficientGPU", "there are fewer free GPUs than the job requests", "free some or request less"
@@ -598,6 +603,19 @@ class Reason(TableEnum):
         "CodeRejected",
         "the code that the job names does not exist, may not be read, or cannot be run as it is",
         "correct spec.code or the Secret that it names",
+        permanent=True,
+    )
+    REQUIREMENTS_NOT_INSTALLED = _failure(
+        "RequirementsNotInstalled",
+        "the requirements of the code could not be installed",
+        "check the network of the pods, the index of packages and the free disk; the pod is replaced and tries again",
+        counted=False,
+        start_attempts=3,
+    )
+    REQUIREMENTS_FAILED = _failure(
+        "RequirementsFailed",
+        "the requirements of the code cannot be installed in this image",
+        "correct spec.code.requirements, or the credentials of the index in spec.envFrom, or use an image that fits",
         permanent=True,
     )
     AGENT_RESTARTED = _failure("AgentRestarted", "the agent of a pod was restarted", counted=False)

@@ -161,7 +161,8 @@ class TrainingJobSpec(Model, frozen=True, kw_only=True):
         ),
     ] = field(default_factory=list)
     input_cache: Annotated[
-        InputCache | None, doc("Where fetched inputs are kept; absent: on the disk of each pod, as long as it lives.")
+        InputCache | None,
+        doc("Where fetched inputs and installed requirements are kept; absent: with each pod, on its disk."),
     ] = None
 
     @property

@@ -1,7 +1,7 @@
 """The user's code that travels with a job: where it is in a job file, and what a submission makes of it."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -61,6 +61,29 @@ class Code(Model, frozen=True, kw_only=True):
             "by .torchyardignore. Read when the job is submitted."
         ),
     ] = None
+    requirements: Annotated[
+        Annotated[str, Meta(pattern=TEXT_PATTERN, min_length=1, max_length=1024)] | None,
+        doc(
+            "What the code imports: a requirements.txt, a pyproject.toml or a uv.lock below the folder, or script for "
+            "the block of its script (PEP 723). Resolved when the job is submitted; what the image lacks is installed "
+            "before a round."
+        ),
+    ] = None
+    wheels: Annotated[
+        Annotated[str, Meta(pattern=TEXT_PATTERN, min_length=1, max_length=1024)] | None,
+        doc(
+            "Folder of wheels, below the folder of the code or, as an absolute path, on a volume. No index is asked "
+            "for packages then."
+        ),
+    ] = None
+    python: Annotated[
+        Annotated[str, Meta(pattern=r"^3\.[0-9]{1,2}$", max_length=4)] | None,
+        doc("Version of Python in the image, for which requirements are resolved; absent: 3.12, that of the default."),
+    ] = None
+    platform: Annotated[
+        Literal["linux/amd64", "linux/arm64"],
+        doc("Platform of the image, for which requirements are resolved. A laptop resolves for itself."),
+    ] = "linux/amd64"
     digest: Annotated[
         Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)] | None,
         doc(

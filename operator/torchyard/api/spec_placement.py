@@ -195,7 +195,7 @@ class Input(Model, frozen=True, kw_only=True):
 
 
 class InputCache(Model, frozen=True, kw_only=True):
-    """Where fetched inputs are kept."""
+    """Where fetched inputs and installed requirements are kept."""
 
     claim: Annotated[
         Reference,

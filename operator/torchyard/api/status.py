@@ -376,7 +376,10 @@ class Goodput(StatusModel, frozen=True, kw_only=True):
     percent: Annotated[float, doc("Share of wall time that made steps which survived.")] = 0.0
     seconds: Annotated[
         dict[str, float],
-        doc("Seconds: productive, queue, schedule, pull, code, inputs, start, restore, save, stalled, lost, recover."),
+        doc(
+            "Seconds: productive, queue, schedule, pull, code, inputs, requirements, start, restore, save, stalled, "
+            "lost, recover."
+        ),
     ] = field(default_factory=dict)
 
 

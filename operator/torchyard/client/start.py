@@ -63,7 +63,7 @@ def start(
     job = on_this_machine(job)
     if not elsewhere:
         _require_machine(job, notice)
-    if (code := packed(job, wanted.folder, notice)) is not None:
+    if (code := packed(job, wanted.folder, notice, "local")) is not None:
         job = arrived(code.job)
         keep_code(code)
     derived = name is None and not wanted.is_file

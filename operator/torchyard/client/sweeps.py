@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from torchyard.api.backends import Backend
 from torchyard.api.resource import API_VERSION, TrainingJob
 from torchyard.api.resource import KIND as JOB
 from torchyard.client.backend import Notice, logged
@@ -277,18 +278,21 @@ def _requested(
     return wanted, "sweep", folder_of(wanted.metadata, Path.cwd())
 
 
-def with_code(sweep: TrainingSweep, folder: Path, notice: Notice) -> "tuple[TrainingSweep, Packed | None]":
+def with_code(
+    sweep: TrainingSweep, folder: Path, notice: Notice, backend: Backend = "cluster"
+) -> "tuple[TrainingSweep, Packed | None]":
     """Return a sweep whose trials name their code by digest, and that code; None: they have none.
 
     Args:
         sweep: a valid one.
         folder: what `code.path` is relative to.
         notice: called with each sentence about the code.
+        backend: where its trials will run.
     """
     from torchyard.client.bundle.attach import packed
 
     template = sweep.spec.job_template
-    code = packed(TrainingJob(metadata=sweep.metadata, spec=template.spec), folder, notice)
+    code = packed(TrainingJob(metadata=sweep.metadata, spec=template.spec), folder, notice, backend)
     if code is None:
         return sweep, None
     template = msgspec.structs.replace(template, spec=code.job.spec)
@@ -315,7 +319,7 @@ def prepared(wanted: TrainingSweep, folder: Path, notice: Notice = logged) -> Tr
     require_torch(TrainingJob(metadata=wanted.metadata, spec=wanted.spec.job_template.spec))
     try:
         require_libraries(wanted.spec)
-        wanted, code = with_code(wanted, folder, notice)
+        wanted, code = with_code(wanted, folder, notice, "local")
         if code is not None:
             keep_code(code)
         return create_sweep(wanted, folder)

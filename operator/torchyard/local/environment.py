@@ -56,6 +56,13 @@ def search_path(job: TrainingJob, shell: str) -> str:
     return os.pathsep.join([*([] if found else [str(programs)]), shell, str(OWN_PROGRAMS)])
 
 
+def worker_python(job: TrainingJob) -> str:
+    """Return the Python of the workers of a job: the one beside its torchrun, or else the one of TorchYard."""
+    found = shutil.which("torchrun", path=search_path(job, os.environ.get("PATH", os.defpath)))
+    beside = Path(found).with_name("python") if found else Path(sys.executable)
+    return str(beside) if os.access(beside, os.X_OK) else sys.executable
+
+
 def _programs(job: TrainingJob) -> Path:
     """Return where the job's commands are looked up first; Python functions and older runs name no folder."""
     if job.spec.trainer is not None:
@@ -127,6 +134,7 @@ def pod_environment(
             secret="",
             own=True,
         )
+    contract |= inputs.requirements(spec, str(folder.home / "requirements"))
     contract |= inputs.variables(spec, lambda each: input_folder(folder, each))
     contract |= inputs.settings(job, str(folder.home / "inputs"), str(folder.path / "inputs"))
     return launch.DEFAULT_ENV | dict(share.variables) | env | launch.own_env(spec) | launch.agent_env(spec) | contract

@@ -123,7 +123,7 @@ def code_of_round(spec: TrainingJobSpec, status: TrainingJobStatus) -> dict[str,
     if not digest:
         return {}
     known = {"commit": pinned_commit(code) or code.commit, "branch": code.branch, "diff": code.diff}
-    known["source"] = source_of(code)
+    known |= {"source": source_of(code), "requirements": code.requirements, "wheels": code.wheels}
     return {"digest": digest, **{name: text for name, text in known.items() if text}}
 
 

@@ -14,7 +14,7 @@ from torchyard.reconcile.observed import Failure, Pod, RoundExit, View
 MAX_EXCEPTION = 600
 MAX_LINE = 400
 MAX_LINES = 20
-_NOT_FETCHED = (Reason.INPUT_NOT_FETCHED, Reason.CODE_NOT_FETCHED)
+_NOT_FETCHED = (Reason.INPUT_NOT_FETCHED, Reason.CODE_NOT_FETCHED, Reason.REQUIREMENTS_NOT_INSTALLED)
 
 
 class Outcome(Struct, frozen=True, kw_only=True):

@@ -153,6 +153,14 @@ class InputReport(Struct, frozen=True, kw_only=True, rename="camel"):
         return self.state == "ready"
 
 
+class RequirementsReport(Struct, frozen=True, kw_only=True, rename="camel"):
+    """The packages that are installed in a pod for its code."""
+
+    state: str = ""
+    packages: int = 0
+    message: str = ""
+
+
 class GpuReport(Struct, frozen=True, kw_only=True, rename="camel"):
     """One GPU as NVML reports it."""
 
@@ -186,12 +194,18 @@ class Agent(Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuReport, ...] = ()
     inputs: tuple[InputReport, ...] = ()
     codes: tuple[str, ...] = ()  # digests of the code that was pushed into its pod
+    requirements: RequirementsReport | None = None
     notices: tuple[str, ...] = ()
 
     @property
-    def fetches(self) -> bool:
-        """Whether inputs of its pod are still being fetched."""
-        return any(not each.is_ready for each in self.inputs)
+    def installs(self) -> bool:
+        """Whether requirements are still being installed in its pod."""
+        return self.requirements is not None and self.requirements.state != "ready"
+
+    @property
+    def prepares(self) -> bool:
+        """Whether inputs of its pod are still being fetched, or requirements installed."""
+        return self.installs or any(not each.is_ready for each in self.inputs)
 
 
 class Refusal(Struct, frozen=True, kw_only=True):

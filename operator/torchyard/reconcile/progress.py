@@ -374,6 +374,8 @@ def _kind(view: View, before: TrainingJobStatus) -> str:
     if before.reason == Reason.FETCHING_CODE:
         return "code"
     if before.state.activity:
+        if before.reason == Reason.INSTALLING_REQUIREMENTS:
+            return "requirements"
         return "inputs" if before.inputs and is_fetching(before) else before.state.activity
     phase = Phase.of(before.progress.phase)
     return phase.activity if phase is not None else "productive"

@@ -17,7 +17,7 @@ from torchyard.api.launch import fewest_nodes
 from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.status import State, TrainingJobStatus, with_reason
 from torchyard.api.values import Time, plural, since
-from torchyard.reconcile import elastic, inputs
+from torchyard.reconcile import elastic, inputs, requirements
 from torchyard.reconcile.gang import FUTILE, RELEASED, pause_end
 from torchyard.reconcile.observed import Agent, Observed, Pod, View, admission, admitted_nodes, is_flexible
 
@@ -131,6 +131,8 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
         awaited = (Reason.FETCHING_CODE, fetching)
     elif view.job.spec.inputs and not silent:
         awaited = (Reason.FETCHING_INPUTS, inputs.fetching(seen))
+    if not silent and not awaited[1]:
+        awaited = (Reason.INSTALLING_REQUIREMENTS, requirements.installing(seen))
     if recovering and running and awaited[1]:
         return with_reason(_with_delay(status, delayed=True), state, *awaited)
     if recovering:
@@ -280,8 +282,8 @@ def _shortage(view: View, pod: Pod) -> str:
     agent = view.agents.get(pod.uid)
     if agent is None:
         return f"no agent in {pod.name}"
-    # A fetch ends by itself: requests to a source have time limits, and retries a number.
-    late = agent.state == "starting" and not agent.fetches
+    # A preparation ends by itself: requests to a source have time limits, and retries a number.
+    late = agent.state == "starting" and not agent.prepares
     return f"the agent in {pod.name} never got ready" if late else ""
 
 

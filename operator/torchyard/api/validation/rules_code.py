@@ -2,9 +2,11 @@
 
 import re
 
-from torchyard.api.spec_code import Code, GitCode
+from torchyard.api.spec_code import Code, GitCode, is_sent
 from torchyard.api.validation.rules import Rule
 
+_FILES = r"^(script|([^/].*/)?(pyproject[.]toml|uv[.]lock|[^/]+[.](txt|in)))$"
+_LEAVES = r"(^|/)[.][.](/|$)"
 _DETOURS = r"^/|(^|/)[.][.]?(/|$)|//"
 _CREDENTIALS = r"^[a-z]+://([^/]*:[^/@]*@|[^/@]*@[^/]*@)|^https://[^/]*@"
 
@@ -64,5 +66,45 @@ CODE: tuple[Rule, ...] = (
         holds=lambda claim: claim.path is None or re.search(_DETOURS, claim.path) is None,
         cel=f"!self.matches({_DETOURS!r})",
         on_field=True,
+    ),
+    Rule(
+        scope="code",
+        field="requirements",
+        what="{value} is nothing that can be resolved",
+        fix="name a requirements.txt, a pyproject.toml or a uv.lock below the folder of the code, or script; packages "
+        "of conda need an image that has them",
+        holds=lambda code: (
+            code.requirements is None
+            or (re.search(_FILES, code.requirements) is not None and re.search(_LEAVES, code.requirements) is None)
+        ),
+        cel=f"self.matches({_FILES!r}) && !self.matches({_LEAVES!r})",
+        on_field=True,
+    ),
+    Rule(
+        scope="code",
+        field="requirements",
+        what="only code that is sent with the job has a lock of its requirements",
+        fix="use path for the code, or an image that has the packages",
+        holds=lambda code: code.requirements is None or is_sent(code),
+        cel="!has(self.requirements) || !has(self.git) && !has(self.image) && !has(self.claim)",
+        reads=("git", "image", "claim"),
+    ),
+    Rule(
+        scope="code",
+        field="wheels",
+        what="{value} leads out of its folder",
+        fix="remove .. from it",
+        holds=lambda code: code.wheels is None or re.search(_LEAVES, code.wheels) is None,
+        cel=f"!self.matches({_LEAVES!r})",
+        on_field=True,
+    ),
+    Rule(
+        scope="code",
+        field="wheels",
+        what="there are no requirements to install from it",
+        fix="set requirements, or leave it out",
+        holds=lambda code: code.wheels is None or code.requirements is not None,
+        cel="!has(self.wheels) || has(self.requirements)",
+        reads=("requirements",),
     ),
 )

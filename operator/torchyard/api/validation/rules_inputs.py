@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torchyard.api.inputs import PLACEHOLDER
+from torchyard.api.inputs import PLACEHOLDER, has_requirements
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_placement import Input
 from torchyard.api.validation.rules import Rule
@@ -104,10 +104,12 @@ INPUTS: tuple[Rule, ...] = (
         scope="",
         field="inputCache",
         what="there is nothing to keep",
-        fix="add inputs or code.git, or leave it out",
-        holds=lambda spec: spec.input_cache is None or bool(spec.inputs) or _is_git(spec),
+        fix="add inputs, code.git or code.requirements, or leave it out",
+        holds=lambda spec: (
+            spec.input_cache is None or bool(spec.inputs) or _is_git(spec) or has_requirements(spec)
+        ),
         cel="!has(self.inputCache) || has(self.inputs) && size(self.inputs) > 0 || "
-        "has(self.code) && has(self.code.git)",
+        "has(self.code) && (has(self.code.git) || has(self.code.requirements))",
         reads=("inputs", "code"),
     ),
     Rule(

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from torchyard.cli.commands.foreground import watch
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.output import Format, say
+from torchyard.client.bundle.attach import lock_of
+from torchyard.client.bundle.bundle import bundle_of
 from torchyard.client.bundle.edits import Edits
 from torchyard.client.start import RequestedJob, start
 from torchyard.local.run import read_run
@@ -30,7 +32,8 @@ def run_on_save(
         job = read_run(folder)
         assert job is not None
         assert job.spec.code is not None
-        edits = Edits(wanted.folder / code.path, str(job.spec.code.digest), say)
+        digest = str(job.spec.code.digest)
+        edits = Edits(wanted.folder / code.path, digest, say, lambda: _digest(wanted))
         ended = watch(folder, output, quiet=quiet, notify=notify, edits=edits)
         job = read_run(folder)
         over = job is not None and job.status.state.terminal
@@ -43,3 +46,11 @@ def run_on_save(
             except KeyboardInterrupt:
                 return ended
         say("the code was edited: starts again")
+
+
+def _digest(wanted: RequestedJob) -> str:
+    """Return the digest of the code as it is now, with the lock of its requirements."""
+    code = wanted.job.spec.code
+    assert code is not None, "checked before the first run"
+    folder = wanted.folder / str(code.path)
+    return bundle_of(folder, lock_of(wanted.job, folder, lambda _sentence: None, "local")).digest

@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from torchyard.api.backends import Backend
 from torchyard.api.names import CODE_ARRIVED
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec_code import is_sent, pinned_commit, source_of
 from torchyard.client.backend import Notice
 from torchyard.client.bundle.archive import parts
 from torchyard.client.bundle.bundle import Bundle, bundle_of
+from torchyard.client.bundle.contents import CodeFile
 from torchyard.client.bundle.repository import pinned
 from torchyard.client.errors import TorchYardError
 
@@ -31,16 +33,17 @@ class Packed(NamedTuple):
     parts: Sequence[bytes] = ()
 
 
-def packed(job: TrainingJob, folder: Path, notice: Notice) -> Packed | None:
+def packed(job: TrainingJob, folder: Path, notice: Notice, backend: Backend = "cluster") -> Packed | None:
     """Return a job with its code; None: it has none.
 
     Args:
         job: a valid job.
         folder: what `code.path` is relative to.
         notice: called with each sentence about the code: files, size, what was left out.
+        backend: where the job will run, for which requirements are resolved.
 
     Raises:
-        TorchYardError: the code cannot travel, or is not on this machine.
+        TorchYardError: the code cannot travel, its requirements cannot be resolved, or it is not on this machine.
     """
     code = job.spec.code
     if code is None:
@@ -53,7 +56,7 @@ def packed(job: TrainingJob, folder: Path, notice: Notice) -> Packed | None:
     if code.path is None:
         what = f"spec.code.digest names code {str(code.digest)[:12]}, which was sent with another job"
         raise TorchYardError(what, "set spec.code.path to its folder")
-    bundle = bundle_of(folder / code.path)
+    bundle = bundle_of(folder / code.path, lock_of(job, folder / code.path, notice, backend))
     pieces = parts(bundle.archived())
     for sentence in bundle.sentences():
         notice(f"torchyard: {sentence}")
@@ -67,6 +70,28 @@ def packed(job: TrainingJob, folder: Path, notice: Notice) -> Packed | None:
         diff=found.diff or None,
     )
     return Packed(replace(job, spec=replace(job.spec, code=code)), bundle, pieces)
+
+
+def lock_of(job: TrainingJob, folder: Path, notice: Notice, backend: Backend) -> CodeFile | None:
+    """Return the lock that travels with the code of a job; None: it has no requirements.
+
+    Args:
+        job: the job.
+        folder: of the code.
+        notice: called with a sentence about it.
+        backend: where the job will run.
+
+    Raises:
+        TorchYardError: the requirements cannot be resolved.
+    """
+    if job.spec.code is None or job.spec.code.requirements is None:
+        return None
+    from torchyard.client.requirements.resolve import locked
+    from torchyard.client.requirements.target import of_image, of_interpreter
+    from torchyard.local.environment import worker_python
+
+    target = of_image(job.spec) if backend == "cluster" else of_interpreter(worker_python(job))
+    return locked(job.spec, folder, target, notice)
 
 
 def arrived(job: TrainingJob) -> TrainingJob:

@@ -42,14 +42,20 @@ class Bundle(NamedTuple):
         return lines
 
 
-def bundle_of(folder: Path) -> Bundle:
+def bundle_of(folder: Path, added: CodeFile | None = None) -> Bundle:
     """Return a folder as a bundle.
+
+    Args:
+        folder: of the code.
+        added: a further file, in the place of one with the same path.
 
     Raises:
         TorchYardError: it cannot travel, as one sentence that names the file and what to do.
     """
     found = listing(folder)
     files = contents(folder, found.paths)
+    if added is not None:
+        files = [*(file for file in files if file.path != added.path), added]
     return Bundle(digest(files), files, found.left_out, provenance(folder))
 
 

@@ -2,10 +2,10 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from torchyard.client.backend import Notice
-from torchyard.client.bundle.bundle import bundle_of
 from torchyard.client.bundle.listing import listing
 from torchyard.client.errors import TorchYardError
 
@@ -20,15 +20,16 @@ class Edits:
     Args:
         folder: of the code.
         digest: of the code that runs.
+        bundled: returns the digest of the code as it is now.
         notice: called with why edited code cannot travel; the wait continues then.
 
     Attributes:
         seen: whether the code differs from what runs.
     """
 
-    def __init__(self, folder: Path, digest: str, notice: Notice) -> None:
+    def __init__(self, folder: Path, digest: str, notice: Notice, bundled: Callable[[], str]) -> None:
         self.seen = False
-        self._folder, self._digest, self._notice = folder, digest, notice
+        self._folder, self._digest, self._notice, self._bundled = folder, digest, notice, bundled
 
     async def wait(self) -> None:
         """Return once the code has another digest, and its files were left alone for a moment."""
@@ -55,7 +56,7 @@ class Edits:
 
     def _differs(self) -> bool:
         try:
-            return bundle_of(self._folder).digest != self._digest
+            return self._bundled() != self._digest
         except TorchYardError as error:
             self._notice(f"torchyard: {error}")
             return False

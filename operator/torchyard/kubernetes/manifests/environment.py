@@ -150,7 +150,8 @@ def _contract(job: TrainingJob, action: CreatePod, site: Site) -> dict[str, str]
         env["TORCHYARD_VARIABLE_FOLDERS"] = ":".join(folders)
     if spec.code is not None:
         env |= {"TORCHYARD_CODE_ROOT": names.CODE, "TORCHYARD_CODE_MOUNT": names.CODE_PARTS}
-        env |= code_volumes.source(spec)
+        packages = f"{inputs.SHARED}/.requirements" if spec.input_cache is not None else names.PACKAGES
+        env |= code_volumes.source(spec) | inputs.requirements(spec, packages)
     if spec.working_dir is not None:
         env["TORCHYARD_WORKING_DIR"] = spec.working_dir
     if not spec.inputs:
@@ -228,7 +229,7 @@ def volumes(spec: TrainingJobSpec, site: Site) -> list[Entry]:
         {"name": _TMP, "emptyDir": {}},
         {"name": _CHECKPOINTS, **_checkpoints(spec)},
         *code_volumes.volumes(spec.code),
-        *(_input_volumes(spec) if spec.inputs else ()),
+        *(_input_volumes(spec) if spec.inputs or spec.input_cache is not None else ()),
         *({"name": volume.name, **_source(volume)} for volume in spec.volumes),
     ]
 
@@ -262,7 +263,7 @@ def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
         _mount(_TMP, names.TMP),
         _mount(_CHECKPOINTS, names.CHECKPOINTS),
         *code_volumes.mounts(spec.code),
-        *(_input_mounts(spec) if spec.inputs else ()),
+        *(_input_mounts(spec) if spec.inputs or spec.input_cache is not None else ()),
         *(
             _mount(volume.name, volume.mount_path, read_only=volume.read_only or volume.claim is None)
             for volume in spec.volumes

@@ -43,6 +43,7 @@ INPUTS = inputs.FOLDERS
 INPUT_CACHE = inputs.SHARED
 SHM = "/dev/shm"  # noqa: S108 - in the container, where it is a volume of this pod alone
 TMP = "/tmp"  # noqa: S108
+PACKAGES = f"{TMP}/torchyard-requirements"  # installed for the code, as long as the pod lives
 TERMINATION_LOG = "/dev/termination-log"
 AGENT_LISTEN = "127.0.0.1:29478"
 
