@@ -1,6 +1,7 @@
 """Requirements are resolved at submission into a lock that travels with the code: wheels with digests, nothing else."""
 
 import pytest
+from tests.agent.test_requirements import DIGEST, wheel
 
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_code import Code
@@ -11,7 +12,6 @@ from torchyard.client.requirements.declared import declared
 from torchyard.client.requirements.lockfile import is_kept, pins
 from torchyard.client.requirements.target import Target, markers_of, of_image, of_trainer_image
 from torchyard_agent.requirements import lock as agents
-from tests.agent.test_requirements import DIGEST, wheel
 
 TARGET = Target(["--python-version", "3.12", "--python-platform", "linux"], markers_of("3.12", "x86_64"), {})
 

@@ -155,9 +155,7 @@ def _pinned_revision(item: Input) -> str:
     return named if source.COMMIT.fullmatch(named) else ""
 
 
-def _fill(
-    entry: cache.Entry, item: Input, provider: _Provider, listing: Listing, progress: Progress
-) -> Dict[str, Any]:
+def _fill(entry: cache.Entry, item: Input, provider: _Provider, listing: Listing, progress: Progress) -> Dict[str, Any]:
     progress.set(item.name, state="fetching", message=None)
     for folder in (entry.files, entry.scratch):
         folder.mkdir(parents=True, exist_ok=True)

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -111,6 +112,8 @@ def _compiled(wanted: Declared, target: Target, wheels: Path | None, temporary: 
     preferred.write_text(_listed(target.installed))
     constraints.write_text(_listed({name: each for name, each in target.installed.items() if is_kept(name)}))
     words = ["compile", str(wanted.path), *_PLAIN, "--generate-hashes", "--only-binary", ":all:", *target.options]
+    # uv would otherwise look for an interpreter of that version everywhere.
+    words += [] if "--python" in target.options else ["--python", sys.executable]
     words += ["--constraint", str(constraints), "--output-file", str(preferred)]
     words += ["--no-index", "--find-links", str(wheels)] if wheels is not None else []
     said = _uv(["pip", *words], wanted.path.parent)
