@@ -290,7 +290,8 @@ class Agent:
         }
         if self.inputs.states:
             document["inputs"] = self.inputs.states
-        if self.settings.code_root is not None:
+        if self.settings.code_root is not None and self.settings.requirements is None:
+            # Edited code may need other packages, which are installed when a pod starts.
             document["codes"] = code.pushed(self.settings.code_root)
         if self.requirements.state:
             document["requirements"] = self.requirements.state

@@ -140,6 +140,12 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
             {"image": "host/code:latest"},
             {"claim": {"name": "data", "path": "code"}},
             {"claim": {"name": "data", "path": "/code"}},
+            {"path": ".", "requirements": "requirements.txt", "wheels": "wheels"},
+            {"path": ".", "requirements": "environment.yml"},
+            {"path": ".", "requirements": "../requirements.txt"},
+            {"git": {"url": "https://host/code"}, "requirements": "uv.lock"},
+            {"path": ".", "wheels": "wheels"},
+            {"path": ".", "requirements": "script", "wheels": "../wheels"},
             {"claim": {"name": "data"}, "image": f"host/code@sha256:{'ab' * 32}"},
         )
     ),

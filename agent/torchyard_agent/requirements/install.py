@@ -120,7 +120,7 @@ def prepare(
             if mine:
                 if not overlay.is_whole():
                     progress({"state": "installing"})
-                    _install(overlay, plan, lock.options, place, lambda *why: _pause(*why, progress, sleep))
+                    _install(overlay, plan, lock.options, place, lambda attempt, why: _pause(attempt, why, progress, sleep))
                 break
         progress({"state": "waiting", "message": "another process installs them"})
         sleep(LOCK_SECONDS)

@@ -55,7 +55,9 @@ def replacement(old: TrainingJob, new: TrainingJob, flags: str = "") -> Replacem
 
 
 def _same_pods(old: TrainingJobSpec, new: TrainingJobSpec) -> bool:
-    return same_pod(configuration(old), configuration(new))
+    """Return whether running pods can follow; what they have installed cannot be exchanged under a gang."""
+    installed = any(spec.code is not None and spec.code.requirements is not None for spec in (old, new))
+    return not installed and same_pod(configuration(old), configuration(new))
 
 
 def _put(patch: dict[str, Any], path: list[str], value: Any) -> None:

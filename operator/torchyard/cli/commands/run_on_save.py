@@ -3,12 +3,12 @@
 import asyncio
 import os
 from collections.abc import Sequence
+from functools import partial
 
 from torchyard.cli.commands.foreground import watch
 from torchyard.cli.errors import RefusalError
 from torchyard.cli.output import Format, say
-from torchyard.client.bundle.attach import lock_of
-from torchyard.client.bundle.bundle import bundle_of
+from torchyard.client.bundle.attach import digest_now
 from torchyard.client.bundle.edits import Edits
 from torchyard.client.start import RequestedJob, start
 from torchyard.local.run import read_run
@@ -33,7 +33,7 @@ def run_on_save(
         assert job is not None
         assert job.spec.code is not None
         digest = str(job.spec.code.digest)
-        edits = Edits(wanted.folder / code.path, digest, say, lambda: _digest(wanted))
+        edits = Edits(wanted.folder / code.path, digest, say, partial(digest_now, wanted.job, wanted.folder / code.path, "local"))
         ended = watch(folder, output, quiet=quiet, notify=notify, edits=edits)
         job = read_run(folder)
         over = job is not None and job.status.state.terminal
@@ -47,10 +47,3 @@ def run_on_save(
                 return ended
         say("the code was edited: starts again")
 
-
-def _digest(wanted: RequestedJob) -> str:
-    """Return the digest of the code as it is now, with the lock of its requirements."""
-    code = wanted.job.spec.code
-    assert code is not None, "checked before the first run"
-    folder = wanted.folder / str(code.path)
-    return bundle_of(folder, lock_of(wanted.job, folder, lambda _sentence: None, "local")).digest

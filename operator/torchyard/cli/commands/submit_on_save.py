@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import TYPE_CHECKING, TextIO
 
 from torchyard.cli.commands.follow import follow
 from torchyard.cli.output import say
-from torchyard.client.bundle.attach import packed
+from torchyard.client.bundle.attach import digest_now, packed
 from torchyard.client.bundle.edits import Edits
 from torchyard.client.errors import TorchYardError
 from torchyard.client.jobs import creatable
@@ -38,7 +39,8 @@ async def follow_edits(
     try:
         while True:
             assert job.spec.code is not None
-            await Edits(wanted.folder / code.path, str(job.spec.code.digest), say).wait()
+            now = partial(digest_now, wanted.job, wanted.folder / code.path, "cluster")
+            await Edits(wanted.folder / code.path, str(job.spec.code.digest), say, now).wait()
             try:
                 sent = packed(_named(wanted.job, name), wanted.folder, say)
                 assert sent is not None

@@ -94,6 +94,15 @@ def lock_of(job: TrainingJob, folder: Path, notice: Notice, backend: Backend) ->
     return locked(job.spec, folder, target, notice)
 
 
+def digest_now(job: TrainingJob, folder: Path, backend: Backend) -> str:
+    """Return the digest of the code of a job as it is now, with the lock of its requirements.
+
+    Raises:
+        TorchYardError: the code cannot travel, or its requirements cannot be resolved.
+    """
+    return bundle_of(folder, lock_of(job, folder, lambda _sentence: None, backend)).digest
+
+
 def arrived(job: TrainingJob) -> TrainingJob:
     """Return the job with the note that its code is where its pods find it."""
     code = job.spec.code

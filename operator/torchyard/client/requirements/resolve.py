@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.client.backend import Notice
@@ -76,8 +77,12 @@ def _wheels(spec: TrainingJobSpec, folder: Path) -> Path | None:
 def _key(wanted: Declared, target: Target, wheels: Path | None) -> str:
     listed = sorted((each.name, each.stat().st_size) for each in wheels.iterdir()) if wheels is not None else None
     indexes = [os.environ.get(name) for name in _INDEXES]
-    identity = [_FORMAT, wanted.kind, wanted.texts, target.options, target.markers["python_full_version"]]
-    identity += [sorted(target.installed.items()), listed, indexes]
+    python = target.markers["python_full_version"]
+    identity = [_FORMAT, wanted.kind, wanted.texts, target.options, python, sorted(target.installed.items())]
+    return _digest([*identity, listed, indexes])
+
+
+def _digest(identity: list[Any]) -> str:
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
 
 
