@@ -16,6 +16,7 @@ import platform
 import random
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -120,7 +121,7 @@ def prepare(
             if mine:
                 if not overlay.is_whole():
                     progress({"state": "installing"})
-                    _install(overlay, plan, lock.options, place, lambda attempt, why: _pause(attempt, why, progress, sleep))
+                    _install(overlay, plan, lock.options, place, partial(_pause, write=progress, sleep=sleep))
                 break
         progress({"state": "waiting", "message": "another process installs them"})
         sleep(LOCK_SECONDS)

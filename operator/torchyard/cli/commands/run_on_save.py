@@ -33,7 +33,8 @@ def run_on_save(
         assert job is not None
         assert job.spec.code is not None
         digest = str(job.spec.code.digest)
-        edits = Edits(wanted.folder / code.path, digest, say, partial(digest_now, wanted.job, wanted.folder / code.path, "local"))
+        now = partial(digest_now, wanted.job, wanted.folder / code.path, "local")
+        edits = Edits(wanted.folder / code.path, digest, say, now)
         ended = watch(folder, output, quiet=quiet, notify=notify, edits=edits)
         job = read_run(folder)
         over = job is not None and job.status.state.terminal
