@@ -53,7 +53,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # The first one with the rules of code and of inputs, which every job is checked by, and with nodes to be avoided.
 # The first two with two files each for gang schedulers: what the plan asks them, and the one of a job without any. The
 # last one with `api/files.py`: what other users may have written into the folder of a run is opened with care.
-GOALS = {"job event to pod": 31, "sync to status": 24, "torchyard status": 14}
+GOALS = {"job event to pod": 35, "sync to status": 25, "torchyard status": 14}
 # What an operator does beside a journey, in its own time, is not in each of several runs.
 RUNS, MOST_RUNS = 3, 12
 STEP = 3

@@ -118,8 +118,10 @@ def test_the_network_is_tried_again_and_a_missing_version_is_not(tmp_path, monke
     ("said", "sentence"),
     [
         (
-            "warning: x\nerror: Failed to fetch: `http://me:pw@h/simple/a/`\n"
-            "  Caused by: HTTP status client error (401)",
+            (
+                "warning: x\nerror: Failed to fetch: `http://me:pw@h/simple/a/`\n"
+                "  Caused by: HTTP status client error (401)"
+            ),
             "Failed to fetch: `http://h/simple/a/` HTTP status client error (401)",
         ),
         ("ERROR: No matching distribution found for a==1", "No matching distribution found for a==1"),

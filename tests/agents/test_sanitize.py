@@ -201,6 +201,7 @@ WHOLE = {
         "throughput": {"x": 1.0}, "phase": "step", "checkpoint": {"step": 1, "bytes": 1, "time": 1.0, "path": "/a"},
         "warnings": ["a"], "artifacts": [{"name": "a", "bytes": 1, "verified": True}],
     }],
+    "requirements": {"state": "installing", "packages": 3, "message": "c"},
     "inputs": [{"name": "a", "state": "ready", "revision": "b", "bytes": 1, "totalBytes": 2, "message": "c"}],
     "gpus": [{"index": 0, "uuid": "a", "memoryTotalBytes": 1, "utilization": 1.0}],
 }  # fmt: skip

@@ -33,6 +33,7 @@ from tests.support.reconcile.world import Ports, World
 from tests.support.virtual_time import virtual_time
 
 from torchyard.api.exit_codes import EXIT_REASONS, ExitCode
+from torchyard.api.names import CODE_ARRIVED
 from torchyard.api.reasons import MAX_MESSAGE, Reason, say
 from torchyard.api.spec_code import Code, GitCode
 from torchyard.api.spec_placement import Elastic, Scheduling
@@ -43,7 +44,7 @@ from torchyard.api.values import Duration
 from torchyard.kubernetes.diagnostics.admission import refused
 from torchyard.local.events import Events
 from torchyard.local.run import RunFolder
-from torchyard.reconcile.observed import Refusal
+from torchyard.reconcile.observed import Refusal, RequirementsReport
 from torchyard.reconcile.plan import plan, stalled, with_conditions
 from torchyard.reconcile.ports import Refused
 from torchyard.schedulers.volcano import Volcano
@@ -446,6 +447,18 @@ def fetching_code() -> Said:
     return said(world)
 
 
+def installing() -> Said:
+    world = World(1, code=Code(path=".", requirements="requirements.txt", digest="ab" * 32))
+    world.job = replace(world.job, metadata=replace(world.job.metadata, annotations={CODE_ARRIVED: "ab" * 32}))
+    world.settle()
+    world.start_pods()
+    report = RequirementsReport(state="installing", packages=14)
+    uid = world.at(0)
+    world.agents[uid] = replace(world.agents[uid], state="starting", requirements=report)
+    world.settle()
+    return said(world)
+
+
 def without_input(code: ExitCode, message: str) -> Said:
     world = with_input()
     world.end_pod(world.at(0), code, "", f"input model: {message}")
@@ -491,6 +504,11 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     "FetchingCode": fetching_code,
     "CodeNotFetched": lambda: without_input(ExitCode.CODE_NOT_FETCHED, "git: fatal: unable to access (6 attempts)"),
     "CodeRejected": lambda: without_input(ExitCode.CODE_REJECTED, "git: fatal: Authentication failed"),
+    "InstallingRequirements": installing,
+    "RequirementsFailed": lambda: without_input(ExitCode.REQUIREMENTS_FAILED, "uv: there is no version of a==9"),
+    "RequirementsNotInstalled": lambda: without_input(
+        ExitCode.REQUIREMENTS_NOT_INSTALLED, "uv: Failed to fetch: connection refused (6 attempts)"
+    ),
     "InputNotFetched": lambda: without_input(
         ExitCode.INPUT_NOT_FETCHED, "127.0.0.1:9: Connection refused (6 attempts)"
     ),

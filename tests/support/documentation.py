@@ -245,5 +245,6 @@ JUDGES: dict[str, Callable[[str], list[str]]] = {
     "python": _python,
     "json": _json,
     "toml": _toml,
+    "dockerfile": lambda text: [] if re.match("[A-Z]+ ", text) else ["no instruction"],
     "text": lambda text: [],
 }

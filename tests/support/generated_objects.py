@@ -178,6 +178,7 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
     {"restart": {"backoff": {"max": "0s"}}},
     {"activeDeadline": "0s"},
     {"gracePeriod": "0s"},
+    *({"debug": {"keepFailedPod": span}} for span in ("0s", "1h")),
 )
 
 

@@ -377,8 +377,8 @@ class Goodput(StatusModel, frozen=True, kw_only=True):
     seconds: Annotated[
         dict[str, float],
         doc(
-            "Seconds: productive, queue, schedule, pull, code, inputs, requirements, start, restore, save, stalled, "
-            "lost, recover."
+            "productive, queue, schedule, pull, code, inputs, requirements, start, restore, save, stalled, lost, "
+            "recover: seconds each."
         ),
     ] = field(default_factory=dict)
 

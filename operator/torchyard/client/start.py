@@ -182,11 +182,11 @@ def require_gpus(job: TrainingJob) -> None:
         raise TorchYardError(lacking, f"{fix} (`--set gpusPerNode=0` trains on the CPU)")
 
 
-def require_inputs(job: TrainingJob) -> None:
-    """Check that this machine can have the inputs of a job: no claims, and hubs and buckets with their libraries.
+def require_sources(job: TrainingJob) -> None:
+    """Check that no input of a job lies on a claim, which only a cluster has.
 
     Raises:
-        TorchYardError: it cannot.
+        TorchYardError: one does.
     """
     for index, each in enumerate(job.spec.inputs):
         field = f"spec.inputs[{index}].from"
@@ -197,6 +197,17 @@ def require_inputs(job: TrainingJob) -> None:
             raise TorchYardError(
                 f"{field}: {each.source} is a claim of a cluster, which this machine does not have", fix
             )
+
+
+def require_inputs(job: TrainingJob) -> None:
+    """Check that this machine can have the inputs of a job: no claims, and hubs and buckets with their libraries.
+
+    Raises:
+        TorchYardError: it cannot.
+    """
+    require_sources(job)
+    for index, each in enumerate(job.spec.inputs):
+        field = f"spec.inputs[{index}].from"
         library = _LIBRARIES.get(each.source.partition("://")[0])
         if library is not None and importlib.util.find_spec(library) is None:
             lacking = f"{field}: {each.source.partition('?')[0]} is fetched by {library}, which is not installed"

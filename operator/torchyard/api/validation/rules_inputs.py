@@ -105,9 +105,7 @@ INPUTS: tuple[Rule, ...] = (
         field="inputCache",
         what="there is nothing to keep",
         fix="add inputs, code.git or code.requirements, or leave it out",
-        holds=lambda spec: (
-            spec.input_cache is None or bool(spec.inputs) or _is_git(spec) or has_requirements(spec)
-        ),
+        holds=lambda spec: spec.input_cache is None or bool(spec.inputs) or _is_git(spec) or has_requirements(spec),
         cel="!has(self.inputCache) || has(self.inputs) && size(self.inputs) > 0 || "
         "has(self.code) && (has(self.code.git) || has(self.code.requirements))",
         reads=("inputs", "code"),

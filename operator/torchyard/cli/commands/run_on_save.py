@@ -47,4 +47,3 @@ def run_on_save(
             except KeyboardInterrupt:
                 return ended
         say("the code was edited: starts again")
-
