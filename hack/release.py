@@ -24,7 +24,7 @@ import manifests
 import release_images
 import sbom
 import yaml
-from layout import MANIFEST, Layout
+from oci_layout import MANIFEST, Layout
 
 ROOT = Path(__file__).resolve().parent.parent
 REGISTRY = "ghcr.io/torchyard"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from layout import CONFIG, MANIFEST, Descriptor, Layout, normalized
+from oci_layout import CONFIG, MANIFEST, Descriptor, Layout, normalized
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = "https://github.com/torchyard/torchyard"

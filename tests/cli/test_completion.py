@@ -27,7 +27,7 @@ def runs(torchyard: CommandLine, monkeypatch: pytest.MonkeyPatch) -> CommandLine
         (["st"], ["status", "stacks", "stop"]),
         (["logs", ""], ["cvrp", "script"]),
         (["logs", "s"], ["script"]),
-        (["logs", "cvrp", "--r"], ["--rank"]),
+        (["logs", "cvrp", "--r"], ["--rank", "--round"]),
         (["logs", "cvrp", ""], []),
         (["logs", "--rank", "0", ""], ["cvrp", "script"]),
         (["rm", "cvrp", "s"], ["script"]),

@@ -30,7 +30,7 @@ def lock(tmp_path, monkeypatch):
             (folder / name).write_text(text)
         code = Code(path=".", requirements=requirements, wheels="wheels")
         file = resolve.locked(TrainingJobSpec(code=code, **more), folder, target, lambda _sentence: None)
-        return file.data.decode()
+        return file
 
     return lock
 
@@ -40,7 +40,7 @@ def test_a_lock_has_every_package_with_its_digest_and_the_agent_reads_the_same(l
     assert [(pin.name, pin.version) for pin in pins(text)] == [("ty-one", "1.0"), ("ty-two", "1.0")]
     read = agents.read(text)
     assert [tuple(pin) for pin in read.pins] == [tuple(pin) for pin in pins(text)]
-    assert agents.LOCK == resolve.LOCK
+    assert agents.LOCK == LOCK
 
 
 def test_the_same_requirements_have_the_same_lock_and_others_another(lock, tmp_path):

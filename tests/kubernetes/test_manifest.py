@@ -101,7 +101,7 @@ def test_every_pod_meets_the_restricted_pod_security_standard(path):
         assert context["capabilities"] == {"drop": ["ALL"]}
         assert context["readOnlyRootFilesystem"] is True
         assert "privileged" not in context
-    allowed = {"configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"}
+    allowed = {"configMap", "emptyDir", "image", "persistentVolumeClaim", "projected", "secret"}
     assert {kind for volume in spec["volumes"] for kind in volume if kind != "name"} <= allowed
     mounted = {volume["name"] for volume in spec["volumes"]}
     used = [mount for one in spec["containers"] for mount in one["volumeMounts"]]

@@ -1,6 +1,5 @@
 """`torchyard push [FOLDER] REGISTRY/REPOSITORY[:TAG]`."""
 
-import asyncio
 from pathlib import Path
 
 from torchyard.cli import arguments as common
@@ -28,6 +27,8 @@ def push(folder: Path, image: str, output: Format | None) -> int:
 
     Exit codes: 0 written, 1 the registry failed, 64 the code cannot travel or the registry rejects the credentials.
     """
+    import asyncio
+
     from torchyard.client.registry.push import push as write
     from torchyard.client.registry.reference import parse
 

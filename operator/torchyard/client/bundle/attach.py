@@ -14,7 +14,7 @@ from torchyard.api.spec_code import is_sent, pinned_commit, source_of
 from torchyard.client.backend import Notice
 from torchyard.client.bundle.archive import parts
 from torchyard.client.bundle.bundle import Bundle, bundle_of
-from torchyard.client.bundle.contents import CodeFile
+from torchyard.client.bundle.contents import FILE, PLAIN, CodeFile
 from torchyard.client.bundle.repository import pinned
 from torchyard.client.errors import TorchYardError
 
@@ -86,12 +86,14 @@ def lock_of(job: TrainingJob, folder: Path, notice: Notice, backend: Backend) ->
     """
     if job.spec.code is None or job.spec.code.requirements is None:
         return None
+    from torchyard.client.requirements.lockfile import LOCK
     from torchyard.client.requirements.resolve import locked
     from torchyard.client.requirements.target import of_image, of_interpreter
     from torchyard.local.environment import worker_python
 
     target = of_image(job.spec) if backend == "cluster" else of_interpreter(worker_python(job))
-    return locked(job.spec, folder, target, notice)
+    text = locked(job.spec, folder, target, notice)
+    return None if text is None else CodeFile(LOCK, PLAIN, FILE, text.encode())
 
 
 def digest_now(job: TrainingJob, folder: Path, backend: Backend) -> str:

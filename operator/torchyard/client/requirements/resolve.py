@@ -19,10 +19,9 @@ from typing import Any
 
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.client.backend import Notice
-from torchyard.client.bundle.contents import FILE, PLAIN, CodeFile
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.requirements.declared import FIELD, Declared, declared
-from torchyard.client.requirements.lockfile import DIRECT, LOCK, LockError, entries, is_kept, lock_text, pins
+from torchyard.client.requirements.lockfile import DIRECT, LockError, entries, is_kept, lock_text, pins
 from torchyard.client.requirements.target import Target
 from torchyard.local.run import home_folder, write_atomic
 
@@ -34,8 +33,8 @@ _INDEXES = ("UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX"
 _PLAIN = ["--quiet", "--no-header", "--no-annotate"]
 
 
-def locked(spec: TrainingJobSpec, folder: Path, target: Target, notice: Notice) -> CodeFile | None:
-    """Return the lock of the requirements of a job as a file of its code; None: the code has no requirements.
+def locked(spec: TrainingJobSpec, folder: Path, target: Target, notice: Notice) -> str | None:
+    """Return the text of the lock of the requirements of a job; None: the code has no requirements.
 
     Args:
         spec: of the job.
@@ -61,7 +60,7 @@ def locked(spec: TrainingJobSpec, folder: Path, target: Target, notice: Notice) 
     new = [pin for pin in packages if target.installed.get(pin.name) != pin.version and not is_kept(pin.name)]
     known = f", {len(new)} of them not in the image" if target.installed else ""
     notice(f"torchyard: requirements: {len(packages)} packages for {target.shown}{known}")
-    return CodeFile(LOCK, PLAIN, FILE, text.encode())
+    return text
 
 
 def _wheels(spec: TrainingJobSpec, folder: Path) -> Path | None:

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from tests.hack.test_release import release
 
-layout, images = sys.modules["layout"], sys.modules["release_images"]
+layout, images = sys.modules["oci_layout"], sys.modules["release_images"]
 EPOCH = 1_700_000_000
 ORIGIN = images.Origin("1.2.3", "c" * 40, EPOCH)
 
