@@ -25,6 +25,7 @@ OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 WORDS = {
     "run": f"run {EVIL}",
     "submit": f"submit {EVIL}",
+    "push": f"push . {EVIL}",
     "validate": f"validate evil.yaml {EVIL}",
     "plan": f"plan {EVIL}",
     "ps": "ps -n team",

@@ -4,12 +4,10 @@ import asyncio
 import base64
 import json
 import os
-import shutil
-import subprocess
 
 import pytest
 from tests.support.agents.git_server import git, repository
-from tests.support.waiting import until
+from tests.support.registry import needs_registry, registry
 
 from torchyard.api.spec_code import Code, GitCode
 from torchyard.client.bundle.bundle import bundle_of
@@ -19,10 +17,9 @@ from torchyard.client.registry.credentials import credentials
 from torchyard.client.registry.pull import pull_code
 from torchyard.client.registry.push import push
 from torchyard.client.registry.reference import parse
-from torchyard_agent.workers.ports import ReservedPort
 
-REGISTRY = os.environ.get("TORCHYARD_TEST_REGISTRY") or shutil.which("registry")
-"""The registry of the distribution project, which hack/kind compiles."""
+USERS = "user:$2b$12$WvKhkK6O3P/VR9JP/UWoaeNDTHBmxjOal4eyU19ciUiOvB8b27tT6\n"
+"""Their password is `secret`."""
 
 
 def quiet(_sentence):
@@ -74,37 +71,14 @@ def test_a_name_without_a_registry_is_refused(text):
         parse(text)
 
 
-@pytest.fixture
-def registry(tmp_path):
-    """Return the address of a registry that asks for a password."""
-    held = ReservedPort()
-    address = f"127.0.0.1:{held.number()}"
-    (tmp_path / "users").write_text("user:$2b$12$WvKhkK6O3P/VR9JP/UWoaeNDTHBmxjOal4eyU19ciUiOvB8b27tT6\n")
-    settings = {
-        "version": 0.1,
-        "storage": {"filesystem": {"rootdirectory": str(tmp_path / "data")}},
-        "http": {"addr": address},
-        "auth": {"htpasswd": {"realm": "test", "path": str(tmp_path / "users")}},
-        "log": {"level": "error"},
-    }
-    (tmp_path / "config.yml").write_text(json.dumps(settings))
-    held.lend()
-    with subprocess.Popen([REGISTRY, "serve", str(tmp_path / "config.yml")], stderr=subprocess.DEVNULL) as process:
-        until(lambda: _answers(address))
-        yield address
-        process.kill()
+@needs_registry
+def test_pushed_code_is_one_image_everywhere_and_is_read_back_bit_by_bit(tmp_path, monkeypatch):
+    (tmp_path / "users").write_text(USERS)
+    with registry(tmp_path, "--htpasswd", tmp_path / "users") as address:
+        _push_and_pull(address, tmp_path, monkeypatch)
 
 
-def _answers(address):
-    import socket
-
-    host, _, port = address.partition(":")
-    with socket.socket() as probe:
-        return probe.connect_ex((host, int(port))) == 0
-
-
-@pytest.mark.skipif(REGISTRY is None, reason="no `registry` on PATH, and TORCHYARD_TEST_REGISTRY names none")
-def test_pushed_code_is_one_image_everywhere_and_is_read_back_bit_by_bit(registry, tmp_path, monkeypatch):
+def _push_and_pull(address, tmp_path, monkeypatch):
     folder = tmp_path / "project"
     (folder / "lib").mkdir(parents=True)
     (folder / "lib" / "ä.bin").write_bytes(bytes(range(256)) * 8192)
@@ -112,11 +86,11 @@ def test_pushed_code_is_one_image_everywhere_and_is_read_back_bit_by_bit(registr
     (folder / "run.sh").chmod(0o755)
     (folder / "link").symlink_to("lib/ä.bin")
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    image = parse(f"{registry}/me/code")
+    image = parse(f"{address}/me/code")
     with pytest.raises(TorchYardError, match="asks for credentials"):
         asyncio.run(push(folder, image, quiet))
     word = base64.b64encode(b"user:secret").decode()
-    (tmp_path / "config.json").write_text(json.dumps({"auths": {registry: {"auth": word}}}))
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {address: {"auth": word}}}))
     said: list[str] = []
     first = asyncio.run(push(folder, image, said.append))
     assert first.layer.digest == bundle_of(folder).digest
@@ -124,7 +98,7 @@ def test_pushed_code_is_one_image_everywhere_and_is_read_back_bit_by_bit(registr
     os.utime(folder / "run.sh", (1, 1))
     again = asyncio.run(push(folder, image, said.append))
     assert again.reference == first.reference
-    assert f"torchyard: {registry} has the files already" in said
+    assert f"torchyard: {address} has the files already" in said
     tree = pull_code(first.reference, quiet, tmp_path / "home")
     assert bundle_of(tree).digest == first.layer.digest
     with pytest.raises(TorchYardError, match="HTTP 404"):

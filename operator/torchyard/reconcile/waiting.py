@@ -127,7 +127,7 @@ def with_pending_reason(seen: Observed, status: TrainingJobStatus, gate: Barrier
         return with_reason(_with_delay(status, delayed=True), state, Reason.PODS_NOT_CREATED, uncreated)
     running = all(index in held and held[index].phase == "Running" for index in range(admitted_nodes(view)))
     awaited = (Reason.AGENT_SILENT, silent)
-    if not silent and (fetching := inputs.fetching_code(seen)):
+    if view.job.spec.code is not None and not silent and (fetching := inputs.fetching_code(seen)):
         awaited = (Reason.FETCHING_CODE, fetching)
     elif view.job.spec.inputs and not silent:
         awaited = (Reason.FETCHING_INPUTS, inputs.fetching(seen))

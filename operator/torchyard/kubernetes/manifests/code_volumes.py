@@ -29,9 +29,9 @@ def source(spec: TrainingJobSpec) -> dict[str, str]:
     )
 
 
-def volumes(code: Code | None) -> list[Entry]:
+def volumes(code: Code) -> list[Entry]:
     """Return the volumes of code: one for what agents unpack, and one that it comes from."""
-    if code is None or (is_sent(code) and code.digest is None):
+    if is_sent(code) and code.digest is None:
         return []
     if not is_sent(code):
         return [{"name": _CODE, "emptyDir": {"sizeLimit": _FETCHED_LIMIT}}, *_origin(code)]
@@ -57,7 +57,7 @@ def _origin(code: Code) -> list[Entry]:
     return []
 
 
-def mounts(code: Code | None) -> list[Entry]:
+def mounts(code: Code) -> list[Entry]:
     """Return the mounts of these volumes."""
     paths = {
         _CODE_PARTS: names.CODE_PARTS,

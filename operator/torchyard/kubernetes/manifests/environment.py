@@ -228,7 +228,7 @@ def volumes(spec: TrainingJobSpec, site: Site) -> list[Entry]:
         {"name": _SHM, "emptyDir": shm},
         {"name": _TMP, "emptyDir": {}},
         {"name": _CHECKPOINTS, **_checkpoints(spec)},
-        *code_volumes.volumes(spec.code),
+        *(code_volumes.volumes(spec.code) if spec.code is not None else ()),
         *(_input_volumes(spec) if spec.inputs or spec.input_cache is not None else ()),
         *({"name": volume.name, **_source(volume)} for volume in spec.volumes),
     ]
@@ -262,7 +262,7 @@ def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
         _mount(_SHM, names.SHM),
         _mount(_TMP, names.TMP),
         _mount(_CHECKPOINTS, names.CHECKPOINTS),
-        *code_volumes.mounts(spec.code),
+        *(code_volumes.mounts(spec.code) if spec.code is not None else ()),
         *(_input_mounts(spec) if spec.inputs or spec.input_cache is not None else ()),
         *(
             _mount(volume.name, volume.mount_path, read_only=volume.read_only or volume.claim is None)
