@@ -42,7 +42,6 @@ WORDS = {
     "stop": f"stop {EVIL}",
     "suspend": "suspend cvrp -n team",
     "resume": "resume cvrp -n team",
-    "push": None,  # only what the registry answers, which its tests judge
     "scale": "scale cvrp --nodes 2 -n team",
     "rm": f"rm {EVIL}",
     "delete": "delete cvrp -n team",
