@@ -37,7 +37,7 @@ def prepare(tmp_path):
 
     def prepare(text, sleep=lambda _seconds: None):
         reports = []
-        place = install.Place(tmp_path / "root", tmp_path / "wheels", tmp_path)
+        place = install.Location(tmp_path / "root", tmp_path / "wheels", tmp_path)
         return install.prepare(read(text), place, reports.append, sleep), reports
 
     return prepare
@@ -108,7 +108,7 @@ def test_the_network_is_tried_again_and_a_missing_version_is_not(tmp_path, monke
     attempts = []
     with pytest.raises(install.FailedError, match="no version"):
         install._install(
-            overlay, plan(read(f"a==1 {DIGEST}"), {}), (), install.Place(tmp_path, None, tmp_path),
+            overlay, plan(read(f"a==1 {DIGEST}"), {}), (), install.Location(tmp_path, None, tmp_path),
             lambda number, _why: attempts.append(number),
         )  # fmt: skip
     assert attempts == [1]

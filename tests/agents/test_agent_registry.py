@@ -138,7 +138,18 @@ async def test_a_command_ends_the_held_poll(it):
     command = it.registry.answer(POD).command
     assert command["verb"] == "run"
     assert command["masterAddress"] == "127.0.0.1"
-    assert set(command) == {"verb", "round", "nodes", "nodeRank", "masterAddress", "masterPort", "procs", "env", "code", "program"}
+    assert set(command) == {
+        "verb",
+        "round",
+        "nodes",
+        "nodeRank",
+        "masterAddress",
+        "masterPort",
+        "procs",
+        "env",
+        "code",
+        "program",
+    }
 
 
 @virtual_time

@@ -29,8 +29,7 @@ def lock(tmp_path, monkeypatch):
         for name, text in files.items():
             (folder / name).write_text(text)
         code = Code(path=".", requirements=requirements, wheels="wheels")
-        file = resolve.locked(TrainingJobSpec(code=code, **more), folder, target, lambda _sentence: None)
-        return file
+        return resolve.locked(TrainingJobSpec(code=code, **more), folder, target, lambda _sentence: None)
 
     return lock
 

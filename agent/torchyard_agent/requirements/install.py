@@ -36,7 +36,7 @@ Write = Callable[[Dict[str, Any]], None]
 Again = Callable[[int, str], None]
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where packages are installed from and to.
 
     Attributes:
@@ -91,11 +91,11 @@ def _installed(settings: Mapping[str, Any], write: Write, sleep: Callable[[float
         return None
     wheels = folder / settings["wheels"] if settings.get("wheels") else None
     lock = locks.read(path.read_text(encoding="utf-8"))
-    return prepare(lock, Place(Path(settings["root"]), wheels, folder), write, sleep)
+    return prepare(lock, Location(Path(settings["root"]), wheels, folder), write, sleep)
 
 
 def prepare(
-    lock: locks.Lock, place: Place, write: Write, sleep: Callable[[float], None] = time.sleep
+    lock: locks.Lock, place: Location, write: Write, sleep: Callable[[float], None] = time.sleep
 ) -> Optional[Path]:
     """Return the folder of what this Python lacks of a lock, installed once; None: it lacks nothing.
 
@@ -138,7 +138,7 @@ def _pause(attempt: int, sentence: str, write: Write, sleep: Callable[[float], N
     sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that pods do not come back together
 
 
-def _install(overlay: Overlay, plan: locks.Plan, options: Sequence[str], place: Place, again: Again) -> None:
+def _install(overlay: Overlay, plan: locks.Plan, options: Sequence[str], place: Location, again: Again) -> None:
     """Install into an overlay.
 
     Args:
@@ -171,7 +171,7 @@ def _install(overlay: Overlay, plan: locks.Plan, options: Sequence[str], place: 
 
 
 def _require(kept: Mapping[str, str], requirements: Sequence[Tuple[str, str]]) -> None:
-    """Check that what stays of the image is what others need; without `packaging`, nobody can tell.
+    """Check that what stays of the image is what others need; without `packaging`, that is not known.
 
     Raises:
         FailedError: it is not.

@@ -53,7 +53,7 @@ class Target(NamedTuple):
 
 
 def of_image(spec: TrainingJobSpec) -> Target:
-    """Return the target of a cluster: what the job says of its image, and what TorchYard's own image has."""
+    """Return the target of a cluster: the image as the job describes it, and what TorchYard's own image has."""
     code = spec.code or Code()
     python = code.python or DEFAULT_PYTHON
     options = ["--python-version", python, "--python-platform", _PLATFORMS[code.platform]]
