@@ -9,6 +9,7 @@ from torchyard.client.bundle.bundle import bundle_of
 from torchyard.client.errors import TorchYardError
 from torchyard.client.requirements import resolve
 from torchyard.client.requirements.declared import declared
+from torchyard.client.bundle.contents import CodeFile
 from torchyard.client.requirements.lockfile import LOCK, is_kept, pins
 from torchyard.client.requirements.target import Target, markers_of, of_image, of_trainer_image
 from torchyard_agent.requirements import lock as agents
@@ -98,7 +99,7 @@ def test_the_default_image_is_known_and_another_is_not():
 
 
 def test_the_lock_is_a_part_of_the_digest(lock, tmp_path):
-    file = resolve.CodeFile(resolve.LOCK, "0644", "file", f"a==1 {DIGEST}".encode())
+    file = CodeFile(LOCK, "0644", "file", f"a==1 {DIGEST}".encode())
     folder = tmp_path / "code"
     (folder / "train.py").write_text("")
     digests = {bundle_of(folder, each).digest for each in (None, file, file._replace(data=b""))}

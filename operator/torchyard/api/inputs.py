@@ -42,20 +42,17 @@ def has_requirements(spec: TrainingJobSpec) -> bool:
 
 
 def requirements(spec: TrainingJobSpec, root: str) -> dict[str, str]:
-    """Return the variable by which an agent installs requirements (docs/protocol.md); none without code.
-
-    Later code may have requirements where that of the pod has none.
+    """Return the variable by which an agent installs requirements (docs/protocol.md); none, if the code has none.
 
     Args:
         spec: of the job.
         root: folder of the installed packages.
     """
     code = spec.code
-    if code is None:
+    if code is None or code.requirements is None:
         return {}
-    of_pod = {"code": code.digest, "wheels": code.wheels} if has_requirements(spec) else {}
-    known = {name: value for name, value in of_pod.items() if value is not None}
-    return {"TORCHYARD_REQUIREMENTS": json.dumps({"root": root, **known})}
+    known = {"root": root, "code": code.digest, "wheels": code.wheels}
+    return {"TORCHYARD_REQUIREMENTS": json.dumps({name: value for name, value in known.items() if value})}
 
 
 def folder_in_pod(each: Input) -> str:
