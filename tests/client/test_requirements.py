@@ -6,10 +6,10 @@ from tests.agent.test_requirements import DIGEST, wheel
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_code import Code
 from torchyard.client.bundle.bundle import bundle_of
+from torchyard.client.bundle.contents import CodeFile
 from torchyard.client.errors import TorchYardError
 from torchyard.client.requirements import resolve
 from torchyard.client.requirements.declared import declared
-from torchyard.client.bundle.contents import CodeFile
 from torchyard.client.requirements.lockfile import LOCK, is_kept, pins
 from torchyard.client.requirements.target import Target, markers_of, of_image, of_trainer_image
 from torchyard_agent.requirements import lock as agents
