@@ -95,11 +95,16 @@ class _Hashed:
         """Nothing waits here."""
 
 
-def normalized(layer: tarfile.TarFile, out: IO[bytes], epoch: int) -> None:
+def normalized(layer: tarfile.TarFile, out: IO[bytes], after: int, epoch: int) -> None:
     """Write a layer again, without what depends on the machine and the time of its build.
 
-    Entries keep their order, which is that of names in each folder. Nothing is younger than `epoch`, in seconds since
-    1970; owners are numbers.
+    Entries keep their order, which is that of names in each folder; owners are numbers.
+
+    Args:
+        layer: what the builder made.
+        out: gets the layer.
+        after: in seconds since 1970: what is younger has the time of its build, which may be before or after `epoch`.
+        epoch: the time that it gets instead.
     """
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT) as target:
         for member in layer:
@@ -107,5 +112,5 @@ def normalized(layer: tarfile.TarFile, out: IO[bytes], epoch: int) -> None:
                 continue
             kept = {name: value for name, value in member.pax_headers.items() if name.startswith("SCHILY.xattr.")}
             member.pax_headers, member.uname, member.gname = kept, "", ""
-            member.mtime = min(int(member.mtime), epoch)
+            member.mtime = epoch if member.mtime > after else int(member.mtime)
             target.addfile(member, layer.extractfile(member) if member.isreg() else None)

@@ -1,7 +1,7 @@
 """Build the images of a release with Docker, and write each as an OCI layout with the same bytes on every machine.
 
-Docker stamps layers, configuration and history with the time of the build. All of them are written again here, with the
-time of the commit at the latest.
+Docker stamps layers, configuration and history with the time of the build, which may be long ago where it kept a layer.
+All of them are written again here: what is younger than the first layer of the base gets the time of the commit.
 """
 
 import datetime as dt
@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = "https://github.com/torchyard/torchyard"
 # One file of Python on no base at all: it is built once and is of every platform.
 OF_EVERY_PLATFORM = ("agent", ("linux/amd64", "linux/arm64"))
+# What files of ours have in an image: images/finish.sh.
+OF_OURS = dt.datetime(1980, 1, 1, tzinfo=dt.UTC)
 KEPT = ("Env", "Entrypoint", "Cmd", "User", "WorkingDir", "Labels", "ExposedPorts", "Volumes", "StopSignal")
 
 
@@ -31,7 +33,7 @@ class Origin:
     version: str
     commit: str
     epoch: int
-    """Time of the commit, in seconds since 1970: nothing in an image is younger."""
+    """Time of the commit, in seconds since 1970, which all that is built gets."""
 
     def annotations(self) -> dict[str, str]:
         """Return what manifests state of it."""
@@ -65,7 +67,7 @@ def write(targets: Sequence[str], platforms: Sequence[str], folder: Path, origin
                 docker("save", "--output", saved.name, built(target, platform, version))
                 with tarfile.open(saved.name) as archive:
                     listed = OF_EVERY_PLATFORM[1] if everywhere else [platform]
-                    manifests += image(archive, layout, listed, origin)
+                    manifests += image(archive, layout, listed, origin, on_nothing=everywhere)
         digests[target] = layout.finish(manifests, version, origin.annotations())
         listed = [each["platform"]["architecture"] for each in manifests]
         print(f"{folder / target}: {digests[target]}, {', '.join(listed)}")
@@ -108,7 +110,9 @@ def docker(*arguments: str) -> None:
         raise ValueError(f"docker {' '.join(arguments)}: exit code {done.returncode}\n{last}")
 
 
-def image(saved: tarfile.TarFile, layout: Layout, platforms: Sequence[str], origin: Origin) -> list[Descriptor]:
+def image(
+    saved: tarfile.TarFile, layout: Layout, platforms: Sequence[str], origin: Origin, *, on_nothing: bool
+) -> list[Descriptor]:
     """Write the image of what `docker save` wrote, and return its manifest for each platform.
 
     Args:
@@ -116,19 +120,22 @@ def image(saved: tarfile.TarFile, layout: Layout, platforms: Sequence[str], orig
         layout: that gets the image.
         platforms: that its files run on.
         origin: of the image.
+        on_nothing: it has no base.
     """
     listed = json.loads(_read(saved, "manifest.json"))[0]
     config = json.loads(_read(saved, listed["Config"]))
+    base = OF_OURS if on_nothing else dt.datetime.fromisoformat(config["history"][0]["created"][:19] + "Z")
+    after = int(base.timestamp())
     layers, diff_ids = [], []
     for name in listed["Layers"]:
         with tarfile.open(fileobj=_file(saved, name)) as layer:
-            described, diff_id = layout.layer(lambda out, layer=layer: normalized(layer, out, origin.epoch))  # type: ignore[misc]
+            described, diff_id = layout.layer(lambda out, layer=layer: normalized(layer, out, after, origin.epoch))  # type: ignore[misc]
         layers.append(described)
         diff_ids.append(diff_id)
     manifests = []
     for platform in platforms:
         system, architecture = platform.split("/")[:2]
-        own = layout.document(configuration(config, diff_ids, architecture, origin.epoch), CONFIG)
+        own = layout.document(configuration(config, diff_ids, architecture, after, origin.epoch), CONFIG)
         manifest = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
@@ -151,12 +158,14 @@ def _read(archive: tarfile.TarFile, name: str) -> bytes:
     return _file(archive, name).read()
 
 
-def configuration(built: Mapping[str, Any], diff_ids: list[str], architecture: str, epoch: int) -> dict[str, Any]:
+def configuration(
+    built: Mapping[str, Any], diff_ids: list[str], architecture: str, after: int, epoch: int
+) -> dict[str, Any]:
     """Return the configuration of an image without names and times of its build."""
     history = [
-        {"created": min(each["created"][:19] + "Z", moment(epoch))}
+        {"created": each["created"][:19] + "Z" if each["created"][:19] + "Z" <= moment(after) else moment(epoch)}
         | {name: each[name] for name in ("created_by", "empty_layer") if each.get(name)}
-        for each in built.get("history", ())
+        for each in built["history"]
     ]
     return {
         "created": moment(epoch),

@@ -72,6 +72,7 @@ NAVIGATION: list[dict[str, Any]] = [
             {"Benchmarks": "benchmarks.md"},
             {"Testing": "testing.md"},
             {"Test bed": "testbed.md"},
+            {"Making a release": "release.md"},
             {"Security": "security.md"},
             {"Report a vulnerability": "vulnerabilities.md"},
             {"Contributing": "contributing.md"},
