@@ -7,6 +7,7 @@ so that a page shows output and drawings only as `text`, and output of commands 
 import ast
 import contextlib
 import io
+import itertools
 import json
 import re
 import shlex
@@ -102,8 +103,8 @@ def _call(words: list[str]) -> Iterator[str]:
         targets = re.findall(r"^([\w.-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         yield from (
             f"make {each}: no such target"
-            for each in arguments
-            if "=" not in each and not each.startswith("-") and each not in targets
+            for before, each in itertools.pairwise(["", *arguments])
+            if before != "-C" and "=" not in each and not each.startswith("-") and each not in targets
         )
     if program != "torchyard" or not arguments or arguments[0].startswith("--"):
         return
