@@ -30,6 +30,7 @@ from tests.support.cluster.operators import Operator, make_certificates, until
 from whole_system import processor, quiet
 
 from torchyard.kubernetes.client.api import Api, connected
+from torchyard.reconcile.ports import Unavailable
 
 PEERS = ("torchyard", "jobset")
 QUOTA = {"memory": "1000Ti", "cpu": "1000000"}
@@ -49,7 +50,7 @@ class Watch:
     async def follow(self, api: Api, path: str, see: Callable[[dict[str, Any]], None]) -> None:
         """Pass every change of a collection to `see`, until cancelled."""
         while True:
-            with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(TimeoutError, Unavailable):  # the server is busy: all objects are sent again
                 async for line in api.stream(path, {"watch": "true"}):
                     see(json.loads(line)["object"])
 
