@@ -44,6 +44,9 @@ class Memory:
     def images(self, job: TrainingJob) -> None:
         del job
 
+    def program(self, job: TrainingJob) -> None:
+        del job
+
     def keeps_files(self, job: TrainingJob) -> bool:
         del job
         return True

@@ -186,7 +186,7 @@ for step in range(first + 1, 31):
     report(step=step, total_steps=30, checkpoint_step=step)
 """
 # A file system that only this process and its children see; it goes with them.
-MOUNTED = 'mount -t tmpfs -o size=2700k tmpfs "$TORCHYARD_HOME" && head -c 1900k /dev/zero > "$TORCHYARD_HOME/ballast"'
+MOUNTED = 'mount -t tmpfs -o size=3000k tmpfs "$TORCHYARD_HOME" && head -c 1900k /dev/zero > "$TORCHYARD_HOME/ballast"'
 
 
 @pytest.mark.e2e
