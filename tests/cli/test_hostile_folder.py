@@ -65,6 +65,7 @@ def test_every_python_that_we_start_ourselves_is_started_that_way():
         "local/environment.py",  # the PATH of that program
         "client/start.py",  # named in a message
         "client/trainers.py",  # a workload of one's own, by its author's wish
+        "client/requirements/resolve.py",  # named to uv, which asks it with -I
         "client/hosts/probe.py",  # sent to a host: its own interpreter, as an answer
         # On hosts: with -P, the supervisor with -I -S.
         *(f"client/hosts/{name}.py" for name in ("preflight", "reach", "setup")),
