@@ -14,9 +14,9 @@ from typing import IO, Any
 
 import zstandard
 
-INDEX = "application/vnd.oci.image.index.v1+json"
-MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-CONFIG = "application/vnd.oci.image.config.v1+json"
+from torchyard.client.registry.layer import Hashed
+from torchyard.client.registry.session import INDEX_TYPE as INDEX
+
 LAYER = "application/vnd.oci.image.layer.v1.tar+zstd"
 LEVEL = 6
 # Inodes and times of the machine that built, which the dynamic linker's configuration notes.
@@ -47,16 +47,16 @@ class Layout:
         blobs = self.folder / "blobs/sha256"
         blobs.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=blobs, delete=False) as file:
-            packed = _Hashed(file)
+            packed = Hashed(file.file)
             # The bytes do not depend on the number of threads as long as there is one beside the caller's.
             compressor = zstandard.ZstdCompressor(level=LEVEL, threads=2)
             with compressor.stream_writer(packed, closefd=False) as stream:  # type: ignore[arg-type]
-                plain = _Hashed(stream)
+                plain = Hashed(stream)
                 write(plain)  # type: ignore[arg-type]
         Path(file.name).chmod(0o644)
-        Path(file.name).rename(blobs / packed.state.hexdigest())
-        described = {"mediaType": LAYER, "digest": f"sha256:{packed.state.hexdigest()}", "size": packed.size}
-        return described, f"sha256:{plain.state.hexdigest()}"
+        Path(file.name).rename(blobs / packed.digest.hexdigest())
+        described = {"mediaType": LAYER, "digest": f"sha256:{packed.digest.hexdigest()}", "size": packed.length}
+        return described, f"sha256:{plain.digest.hexdigest()}"
 
     def finish(self, manifests: Sequence[Descriptor], tag: str, annotations: Mapping[str, str]) -> str:
         """Write the files that make the folder a layout, and return the digest that names its contents in a registry.
@@ -77,22 +77,6 @@ class Layout:
         (self.folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
         (self.folder / "index.json").write_text(json.dumps(listed, separators=(",", ":")))
         return digest
-
-
-class _Hashed:
-    """A stream to write to that knows the digest and the size of what passed."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream, self.state, self.size = stream, hashlib.sha256(), 0
-
-    def write(self, content: bytes) -> int:
-        self.state.update(content)
-        self.size += len(content)
-        self.stream.write(content)
-        return len(content)
-
-    def flush(self) -> None:
-        """Nothing waits here."""
 
 
 def normalized(layer: tarfile.TarFile, out: IO[bytes], after: int, epoch: int) -> None:

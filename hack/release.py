@@ -245,7 +245,7 @@ def statement(digests: dict[str, str], images: dict[str, str], commit: str) -> d
 
 
 def chosen(name: str, default: Sequence[str]) -> list[str]:
-    """Return the words of a variable of make, separated by commas; `none` is none of them."""
+    """Return the words of a variable of make, which commas separate; the word `none` alone means no words."""
     text = os.environ.get(name) or ",".join(default)
     return [] if text == "none" else text.split(",")
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from oci_layout import CONFIG, MANIFEST, Descriptor, Layout, normalized
+from oci_layout import MANIFEST, Descriptor, Layout, normalized
+
+from torchyard.client.registry.push import CONFIG_TYPE as CONFIG
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = "https://github.com/torchyard/torchyard"

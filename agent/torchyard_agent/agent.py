@@ -251,8 +251,8 @@ class Agent:
             self.leaving = move.code
 
     def _code_folder(self, command: Dict[str, Any]) -> Optional[Path]:
-        root, found = self.settings.code_root, command.get("code")
-        return root / str(found["digest"]) if root is not None and found else None
+        root, bundle = self.settings.code_root, command.get("code")
+        return root / str(bundle["digest"]) if root is not None and bundle else None
 
     def _fence(self, command: Dict[str, Any]) -> None:
         if command["verb"] in ("stop", "save-and-stop"):

@@ -26,6 +26,7 @@ MAX_RECEIVED_BYTES = 1 << 30
 MAX_TREE_BYTES = 512 << 20
 SECONDS = 900.0
 _CONNECT_SECONDS = 30
+_SHA1_DIGITS = 40
 _POLL_SECONDS = 0.2
 _ERROR_BYTES = 1 << 16
 _SAFE = (
@@ -63,7 +64,7 @@ class Repository(NamedTuple):
         commit: full name.
         path: folder in it; empty: all of it.
         secret: folder with the credentials; empty: none.
-        own: whether this is a machine of the user, whose git has credentials and settings of its own.
+        own: whether this is a machine of the user, whose git is used with its credentials and settings.
     """
 
     url: str
@@ -73,11 +74,11 @@ class Repository(NamedTuple):
     own: bool = False
 
 
-def fetch(wanted: Repository, scratch: Path, target: Path, report: Callable[[int], None]) -> int:
+def fetch(repository: Repository, scratch: Path, target: Path, report: Callable[[int], None]) -> int:
     """Write the files of a commit to the tar `target`; return the number of submodules that were left out.
 
     Args:
-        wanted: the commit.
+        repository: where the commit is.
         scratch: folder for the repository, which is deleted.
         target: path of the tar.
         report: called with the bytes that were received.
@@ -86,19 +87,17 @@ def fetch(wanted: Repository, scratch: Path, target: Path, report: Callable[[int
         RejectedInputError: trying again cannot help; the message is git's.
         FetchError: it may work later.
     """
-    with tempfile.TemporaryDirectory(dir=scratch) as temporary, _environment(wanted, Path(temporary)) as environment:
-        git = _Git(Path(temporary) / "repository", environment)
-        kind = "sha256" if len(wanted.commit) > len("0" * 40) else "sha1"
-        # SHA-1 needs no option, which git before 2.29 does not have.
-        git.run(
-            "init", "--quiet", "--bare", "--template=", *(["--object-format=sha256"] if kind == "sha256" else []), "."
-        )
+    with tempfile.TemporaryDirectory(dir=scratch) as temporary:
+        git = _Git(Path(temporary) / "repository", _environment(repository, Path(temporary)))
+        # Git before 2.29 does not have the option, which SHA-1 does not need.
+        form = ["--object-format=sha256"] if len(repository.commit) > _SHA1_DIGITS else []
+        git.run("init", "--quiet", "--bare", "--template=", *form, ".")
         options = ("--depth=1", "--no-tags", "--no-recurse-submodules", "--no-progress")
-        git.run("fetch", *options, "--", wanted.url, wanted.commit, report=report)
-        found = git.run("rev-parse", "--verify", f"{wanted.commit}^{{commit}}").decode().strip()
-        if found != wanted.commit:
-            raise RejectedInputError(f"{wanted.url} sent commit {found[:12]} for {wanted.commit[:12]}")
-        return _write(git, wanted, target)
+        git.run("fetch", *options, "--", repository.url, repository.commit, report=report)
+        commit = git.run("rev-parse", "--verify", f"{repository.commit}^{{commit}}").decode().strip()
+        if commit != repository.commit:
+            raise RejectedInputError(f"{repository.url} sent commit {commit[:12]} for {repository.commit[:12]}")
+        return _write(git, repository, target)
 
 
 class _Git:
@@ -183,10 +182,9 @@ def _failure(errors: Any) -> Exception:
     return (RejectedInputError if _FINAL.search(text) else FetchError)(f"git: {sentence}")
 
 
-@contextlib.contextmanager
-def _environment(wanted: Repository, scratch: Path) -> Any:
-    """Yield the variables of git: none of a program's settings of git, and the credentials of the Secret."""
-    env = {name: text for name, text in os.environ.items() if not name.startswith("GIT_") or wanted.own}
+def _environment(repository: Repository, scratch: Path) -> Dict[str, str]:
+    """Return the variables of git: none of a program's settings of git, and the credentials of the Secret."""
+    env = {name: text for name, text in os.environ.items() if not name.startswith("GIT_") or repository.own}
     for name in (
         "GIT_DIR",
         "GIT_WORK_TREE",
@@ -195,7 +193,7 @@ def _environment(wanted: Repository, scratch: Path) -> Any:
         "GIT_ALTERNATE_OBJECT_DIRECTORIES",
     ):
         env.pop(name, None)
-    protocols = "https:ssh:file" if wanted.own else "https:ssh"
+    protocols = "https:ssh:file" if repository.own else "https:ssh"
     env.update(
         GIT_TERMINAL_PROMPT="0",
         SSH_ASKPASS_REQUIRE="never",
@@ -203,63 +201,65 @@ def _environment(wanted: Repository, scratch: Path) -> Any:
         LC_ALL="C",
         GIT_LFS_SKIP_SMUDGE="1",
     )
-    if not wanted.own:
+    if not repository.own:
         env.update(GIT_CONFIG_NOSYSTEM="1", GIT_CONFIG_GLOBAL="/dev/null", GIT_ATTR_NOSYSTEM="1", HOME=str(scratch))
-        env.update(_credentials(wanted, scratch))
-    yield env
+        env.update(_credentials(repository, scratch))
+    return env
 
 
-def _credentials(wanted: Repository, scratch: Path) -> Dict[str, str]:
+def _credentials(repository: Repository, scratch: Path) -> Dict[str, str]:
     """Return the variables by which git uses the Secret; keys are copied, since ssh wants them to be ours alone."""
-    secret = Path(wanted.secret) if wanted.secret else None
-    known = {path.name: path.read_bytes() for path in secret.iterdir() if path.is_file()} if secret is not None else {}
+    secret = Path(repository.secret) if repository.secret else None
+    values = {path.name: path.read_bytes() for path in secret.iterdir() if path.is_file()} if secret is not None else {}
 
     def kept(key: str) -> str:
         path = scratch / key
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(known[key].rstrip(b"\r\n") + b"\n")
+            file.write(values[key].rstrip(b"\r\n") + b"\n")
         return str(path)
 
-    found: Dict[str, str] = {}
-    if "ca.crt" in known:
-        found["GIT_SSL_CAINFO"] = kept("ca.crt")
-    if wanted.url.startswith("https://"):
-        password = known.get("token", known.get("password"))
-        if password is None and known.keys() - {"ca.crt"}:
+    variables: Dict[str, str] = {}
+    if "ca.crt" in values:
+        variables["GIT_SSL_CAINFO"] = kept("ca.crt")
+    if repository.url.startswith("https://"):
+        password = values.get("token", values.get("password"))
+        if password is None and values.keys() - {"ca.crt"}:
             raise RejectedInputError("the Secret of spec.code.git.secret has neither `token` nor `password`")
         if password is not None:
             path = scratch / "askpass"
             path.write_text(_ASKPASS, encoding="utf-8")
             path.chmod(0o700)
-            found["GIT_ASKPASS"] = str(path)
-            found["TORCHYARD_GIT_HOST"] = wanted.url.removeprefix("https://").partition("/")[0]
-            found["TORCHYARD_GIT_USER"] = known.get("username", b"x-access-token").decode().strip()
-            found["TORCHYARD_GIT_PASSWORD"] = password.decode().strip()
-    elif _SSH.match(wanted.url):
-        found["GIT_SSH_COMMAND"] = _ssh(known, kept)
-    return found
+            variables["GIT_ASKPASS"] = str(path)
+            variables["TORCHYARD_GIT_HOST"] = repository.url.removeprefix("https://").partition("/")[0]
+            variables["TORCHYARD_GIT_USER"] = values.get("username", b"x-access-token").decode().strip()
+            variables["TORCHYARD_GIT_PASSWORD"] = password.decode().strip()
+    elif _SSH.match(repository.url):
+        variables["GIT_SSH_COMMAND"] = _ssh(values, kept)
+    return variables
 
 
-def _ssh(known: Mapping[str, bytes], kept: Callable[[str], str]) -> str:
+def _ssh(values: Mapping[str, bytes], kept: Callable[[str], str]) -> str:
     """Return the command by which git starts ssh: with the key of the Secret, and only to hosts that it knows."""
-    missing = [key for key in ("ssh-privatekey", "known_hosts") if key not in known]
+    missing = [key for key in ("ssh-privatekey", "known_hosts") if key not in values]
     if missing:
-        what = f"has no `{missing[0]}`" if known else "is not named"
+        what = f"has no `{missing[0]}`" if values else "is not named"
         raise RejectedInputError(f"the Secret of spec.code.git.secret {what}; ssh needs ssh-privatekey and known_hosts")
     words = ["ssh", "-F", "/dev/null", "-i", kept("ssh-privatekey"), "-o", f"UserKnownHostsFile={kept('known_hosts')}"]
     options = ("IdentitiesOnly=yes", "BatchMode=yes", "StrictHostKeyChecking=yes", f"ConnectTimeout={_CONNECT_SECONDS}")
     return shlex.join([*words, *(word for option in options for word in ("-o", option))])
 
 
-def _write(git: _Git, wanted: Repository, target: Path) -> int:
+def _write(git: _Git, repository: Repository, target: Path) -> int:
     """Write the files of the commit, without times and owners; return the submodules that were left out."""
     try:
-        listed = git.run("ls-tree", "-r", "-z", "-l", "--full-tree", f"{wanted.commit}:{wanted.path}")
+        listed = git.run("ls-tree", "-r", "-z", "-l", "--full-tree", f"{repository.commit}:{repository.path}")
     except RejectedInputError:
         raise
     except FetchError as error:
-        raise RejectedInputError(f"the commit {wanted.commit[:12]} has no folder {wanted.path} ({error})") from error
+        raise RejectedInputError(
+            f"the commit {repository.commit[:12]} has no folder {repository.path} ({error})"
+        ) from error
     entries, submodules = _entries(listed)
     blobs = git.start("cat-file", "--batch", stdin=subprocess.PIPE)
     assert blobs.stdin is not None
@@ -284,7 +284,7 @@ def _write(git: _Git, wanted: Repository, target: Path) -> int:
                 tar.addfile(entry, None if mode == _LINK else io.BytesIO(data))
             check(files)
     except MismatchError as error:
-        raise RejectedInputError(f"{wanted.url}: {error}") from error
+        raise RejectedInputError(f"{repository.url}: {error}") from error
     finally:
         blobs.kill()
         blobs.stdin.close()

@@ -93,6 +93,7 @@ class Requirements:
             if "exit" not in message:
                 self.state = message
                 continue
+            process.close()
             self._process = None
             if message["exit"]:
                 self._fail(int(message["exit"]), f"requirements: {message['message']}")

@@ -14,7 +14,7 @@ from typing import List, Mapping, NamedTuple, Optional
 SECONDS = 3600.0
 _SENTENCE = 500
 MISSING = "the image has neither uv nor pip, with which requirements are installed: add uv to it, or install them in it"
-# What another attempt may mend: the network, a server, the disk. Everything else fails again.
+# Failures that may be over at the next attempt: of the network, a server, the disk.
 _TRANSIENT = re.compile(
     r"error sending request|connection|timed out|timeout|dns error|name resolution|temporarily|unreachable|network"
     r"|HTTP status (server error|client error \(429)|\b(429|50[0-4]) |no space left|os error 28|max retries exceeded",

@@ -16,7 +16,7 @@ class ReportingProcess:
         env: its environment.
 
     Attributes:
-        ended: whether it has closed the pipe.
+        ended: whether no more reports come.
     """
 
     def __init__(self, command: Callable[[int], Sequence[str]], env: Mapping[str, str]) -> None:
@@ -45,9 +45,14 @@ class ReportingProcess:
             except BlockingIOError:
                 break
             if not data:
-                os.close(self._pipe)
-                self._pipe, self.ended = None, True
+                self.close()
                 break
             *lines, self._pending = (self._pending + data).split(b"\n")
             messages += map(json.loads, lines)
         return messages
+
+    def close(self) -> None:
+        """Read no more reports; the process is left to end by itself."""
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe, self.ended = None, True

@@ -8,6 +8,8 @@ from torchyard.api.spec_code import Code, is_sent, pinned_commit, source_of
 REPORT = "spec.code"
 """As which agents report this code among the inputs; no input can have this name."""
 FILE_URL = "file://"
+IMAGE_VOLUMES = "Kubernetes 1.35 and later do, 1.33 and 1.34 with the feature gate ImageVolume"
+"""Which clusters serve image volumes."""
 
 
 def settings(code: Code | None, *, root: str, folder: str, cache: str, secret: str, own: bool) -> dict[str, str]:
@@ -19,7 +21,7 @@ def settings(code: Code | None, *, root: str, folder: str, cache: str, secret: s
         folder: where an image or a claim is.
         cache: folder of what is fetched.
         secret: folder with the credentials of `git.secret`.
-        own: whether the machine is the user's, with a git that has settings and credentials of its own.
+        own: whether the machine is the user's, whose git is used with its settings and credentials.
     """
     if code is None or is_sent(code):
         return {}
@@ -40,5 +42,5 @@ def _absent(code: Code) -> str:
     """Return what is wrong where the folder of an image or a claim is not there."""
     if code.claim is not None:
         return f"claim {code.claim.name} has no folder {code.claim.path or '/'}"
-    fix = "Kubernetes 1.35 and later do, 1.33 and 1.34 with the feature gate ImageVolume; or use spec.code.git or claim"
+    fix = f"{IMAGE_VOLUMES}; or use spec.code.git or claim"
     return f"{code.image} is not mounted, because the cluster serves no image volumes: {fix}"

@@ -231,21 +231,16 @@ def _conditions(job: TrainingJob) -> list[str]:
     ]
 
 
-def kept_words(job: TrainingJob, flags: str) -> str:
-    """Return which failed pod stays, until when, and the command that shows its output; empty: none."""
-    kept = job.status.kept_pod
-    if kept is None:
-        return ""
-    until = f" until {kept.until}" if kept.until is not None else ""
-    command = f"torchyard logs {job.metadata.name}{flags} --round {kept.round}"
-    return f"{clean(kept.name)}, failed in round {kept.round}{until}: {command}"
-
-
 def _kept(job: TrainingJob, flags: str) -> list[str]:
-    words = kept_words(job, flags)
-    if not words:
+    """Return which failed pod stays, until when, and the commands that show its output and files."""
+    kept, name = job.status.kept_pod, job.metadata.name
+    if kept is None:
         return []
-    return [words, f"its files: torchyard fetch {job.metadata.name}{flags} failures"]
+    until = f" until {kept.until}" if kept.until is not None else ""
+    return [
+        f"{clean(kept.name)}, failed in round {kept.round}{until}: torchyard logs {name}{flags} --round {kept.round}",
+        f"its files: torchyard fetch {name}{flags} failures",
+    ]
 
 
 def _pod_line(pod: Pod, now: float) -> str:

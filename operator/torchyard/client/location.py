@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from torchyard.client.backend import Backend, Notice, logged
 
 if TYPE_CHECKING:
+    from torchyard.client.remote.session import Remote
     from torchyard.kubernetes.client.bearer import ReadingApi
 
 
@@ -94,7 +95,13 @@ async def opened(location: Location, notice: Notice = logged) -> AsyncIterator[B
         yield LocalBackend(notice)
         return
     from torchyard.client.cluster import ClusterBackend, ReadingBackend
+
+    async with connection_to(location) as remote:
+        yield ClusterBackend(remote, notice) if location.api is None else ReadingBackend(remote, notice)
+
+
+def connection_to(location: Location) -> "contextlib.AbstractAsyncContextManager[Remote]":
+    """Return the connection to the cluster of a location. Raises what `connection` of `remote.session` does."""
     from torchyard.client.remote.session import connection
 
-    async with connection(*location[1:]) as remote:
-        yield ClusterBackend(remote, notice) if location.api is None else ReadingBackend(remote, notice)
+    return connection(location.context, location.namespace, location.api)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from torchyard.api.resource import TrainingJob
-from torchyard.client.location import Location
+from torchyard.client.location import Location, connection_to
 from torchyard.local.sweeps import is_sweep_controlled, load_sweep, sweep_names, trial_jobs
 from torchyard.sweeps.plan import SweepView, plan
 from torchyard.sweeps.resource import TrainingSweep
@@ -55,8 +55,7 @@ async def sweeps_there(location: Location, *, everywhere: bool = False) -> Listi
         TorchYardError: the cluster does not answer, or has no TrainingSweep resource.
     """
     from torchyard.client.remote import sweeps
-    from torchyard.client.remote.session import connection
 
-    async with connection(*location[1:]) as remote:
+    async with connection_to(location) as remote:
         found, damaged = await sweeps.listed(remote, everywhere=everywhere)
         return Listing(found, damaged, remote.where)

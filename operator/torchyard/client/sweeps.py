@@ -15,7 +15,7 @@ from torchyard.client.documents import json_values, sets_of, shown
 from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
 from torchyard.client.functions import JobFunction
 from torchyard.client.jobs import metadata_of_users
-from torchyard.client.location import HERE, Location, is_configured
+from torchyard.client.location import HERE, Location, connection_to, is_configured
 from torchyard.client.start import folder_of, keep_code, require_torch
 from torchyard.client.sweep_files import checked_sweep, checked_trials, named, the_sweep
 from torchyard.client.trials import TrialsTable
@@ -118,9 +118,8 @@ class Sweep:
                 raise TorchYardError(str(error).rstrip(".")) from error
             return
         from torchyard.client.remote import sweeps
-        from torchyard.client.remote.session import connection
 
-        async with connection(*self.location[1:]) as remote:
+        async with connection_to(self.location) as remote:
             await sweeps.delete(remote, self.name)
 
     async def found(self) -> Found:
@@ -135,9 +134,8 @@ class Sweep:
                 raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
             return self._same(sweep), jobs
         from torchyard.client.remote import sweeps
-        from torchyard.client.remote.session import connection
 
-        async with connection(*self.location[1:]) as remote:
+        async with connection_to(self.location) as remote:
             sweep = self._same(await sweeps.get(remote, self.name))
             try:
                 return sweep, await sweeps.trials(remote, sweep)
@@ -161,9 +159,8 @@ class Sweep:
 
     async def _over_there(self) -> tuple[str, str]:
         from torchyard.client.remote import sweeps
-        from torchyard.client.remote.session import connection
 
-        async with connection(*self.location[1:]) as remote:
+        async with connection_to(self.location) as remote:
             while True:
                 status = self._same(await sweeps.get(remote, self.name)).status
                 if status.state in {"Succeeded", "Failed", "Suspended"}:
@@ -172,9 +169,8 @@ class Sweep:
 
     async def _set_suspend(self, *, suspend: bool) -> None:
         from torchyard.client.remote import sweeps
-        from torchyard.client.remote.session import connection
 
-        async with connection(*self.location[1:]) as remote:
+        async with connection_to(self.location) as remote:
             self._same(await sweeps.get(remote, self.name))
             await sweeps.set_suspend(remote, self.name, suspend)
 
@@ -362,9 +358,7 @@ def creatable(sweep: TrainingSweep, source: str, namespace: str | None) -> dict[
 
 async def create_at(location: Location, document: Mapping[str, Any], code: "Packed | None" = None) -> dict[str, Any]:
     """Create a sweep in a namespace of a cluster, and send its code. Raises what `create` does."""
-    from torchyard.client.remote.session import connection
-
-    async with connection(*location[1:]) as remote:
+    async with connection_to(location) as remote:
         return await create(remote, document, code)
 
 

@@ -20,6 +20,19 @@ def _has_no_credentials(git: GitCode) -> bool:
     return re.search(_CREDENTIALS, git.url) is None
 
 
+def _stays_inside(section: str, place: str) -> Rule:
+    """Return the rule that `path` of a section of `code` names a folder in its place."""
+    return Rule(
+        scope=f"code.{section}",
+        field="path",
+        what=f"{{value}} leads out of the {place}",
+        fix="give a relative path without . and ..",
+        holds=lambda value: value.path is None or re.search(_DETOURS, value.path) is None,
+        cel=f"!self.matches({_DETOURS!r})",
+        on_field=True,
+    )
+
+
 CODE: tuple[Rule, ...] = (
     Rule(
         scope="",
@@ -49,24 +62,8 @@ CODE: tuple[Rule, ...] = (
         cel=f"!self.matches({_CREDENTIALS!r})",
         on_field=True,
     ),
-    Rule(
-        scope="code.git",
-        field="path",
-        what="{value} leads out of the repository",
-        fix="give a relative path without . and ..",
-        holds=lambda git: git.path is None or re.search(_DETOURS, git.path) is None,
-        cel=f"!self.matches({_DETOURS!r})",
-        on_field=True,
-    ),
-    Rule(
-        scope="code.claim",
-        field="path",
-        what="{value} leads out of the claim",
-        fix="give a relative path without . and ..",
-        holds=lambda claim: claim.path is None or re.search(_DETOURS, claim.path) is None,
-        cel=f"!self.matches({_DETOURS!r})",
-        on_field=True,
-    ),
+    _stays_inside("git", "repository"),
+    _stays_inside("claim", "claim"),
     Rule(
         scope="code",
         field="requirements",

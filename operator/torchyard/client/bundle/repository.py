@@ -4,12 +4,14 @@ import json
 import os
 import re
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from torchyard.api.spec_code import COMMIT_PATTERN, Code, GitCode, source_of
+from torchyard.api import code_source
+from torchyard.api.spec_code import COMMIT_PATTERN, Code, GitCode
 from torchyard.client.errors import TorchYardError
 from torchyard.interpreter import own_environment, own_python
 
@@ -34,29 +36,29 @@ def pinned(code: Code) -> Code:
     return replace(code, commit=_resolved(code.git), branch=ref)
 
 
-def _resolved(wanted: GitCode) -> str:
+def _resolved(repository: GitCode) -> str:
     """Return the commit of a branch or tag, asked for with the user's own git."""
-    names = [wanted.ref] if wanted.ref == _HEAD or wanted.ref.startswith("refs/") else [
-        f"refs/heads/{wanted.ref}", f"refs/tags/{wanted.ref}",
+    names = [repository.ref] if repository.ref == _HEAD or repository.ref.startswith("refs/") else [
+        f"refs/heads/{repository.ref}", f"refs/tags/{repository.ref}",
     ]  # fmt: skip
-    listed = _ls_remote(wanted, [*names, *(f"{name}^{{}}" for name in names)])
-    found = {name: commit for commit, _, name in (line.partition("\t") for line in listed.splitlines())}
-    commits = {name: found.get(f"{name}^{{}}", found[name]) for name in names if name in found}
+    listed = _ls_remote(repository, [*names, *(f"{name}^{{}}" for name in names)])
+    refs = {name: commit for commit, _, name in (line.partition("\t") for line in listed.splitlines())}
+    commits = {name: refs.get(f"{name}^{{}}", refs[name]) for name in names if name in refs}
     if not commits:
-        what = f"code: {wanted.url} has no branch or tag {wanted.ref}"
-        raise TorchYardError(what, f"`git ls-remote {wanted.url}` lists them; correct spec.code.git.ref")
+        what = f"code: {repository.url} has no branch or tag {repository.ref}"
+        raise TorchYardError(what, f"`git ls-remote {repository.url}` lists them; correct spec.code.git.ref")
     if len(commits) > 1:
         fix = f"set spec.code.git.ref to {names[0]} or {names[1]}"
-        raise TorchYardError(f"code: {wanted.ref} is a branch and a tag of {wanted.url}", fix)
+        raise TorchYardError(f"code: {repository.ref} is a branch and a tag of {repository.url}", fix)
     return next(iter(commits.values()))
 
 
-def _ls_remote(wanted: GitCode, names: list[str]) -> str:
+def _ls_remote(repository: GitCode, names: list[str]) -> str:
     fix = "correct spec.code.git or the credentials of your git, or set ref to a full commit, which is not looked up"
     settings = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "https:ssh:file", "LC_ALL": "C"}
     try:
         done = subprocess.run(
-            ["git", "ls-remote", "--", wanted.url, *names],
+            ["git", "ls-remote", "--", repository.url, *names],
             cwd="/",  # no settings of a repository around the current folder
             env={**os.environ, **settings},
             stdin=subprocess.DEVNULL,
@@ -68,11 +70,11 @@ def _ls_remote(wanted: GitCode, names: list[str]) -> str:
     except FileNotFoundError:
         raise TorchYardError("code: git is not installed on this machine", "install it, or " + fix) from None
     except subprocess.TimeoutExpired:
-        raise TorchYardError(f"code: {wanted.url} has not answered for {_SECONDS} seconds", fix) from None
+        raise TorchYardError(f"code: {repository.url} has not answered for {_SECONDS} seconds", fix) from None
     if done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.startswith(("fatal:", "remote:", "ssh:"))]
         why = "; ".join(lines or done.stderr.strip().splitlines()[-1:])[:400]
-        raise TorchYardError(f"code: {wanted.url} cannot be read ({why})", fix)
+        raise TorchYardError(f"code: {repository.url} cannot be read ({why})", fix)
     return done.stdout
 
 
@@ -87,26 +89,26 @@ def fetched(code: Code, into: Path) -> Path:
         TorchYardError: they cannot be had; the sentence is git's.
     """
     assert code.git is not None, "of a repository"
-    git = {"url": code.git.url, "commit": code.commit, "path": code.git.path or "", "own": True}
-    wanted = {"root": str(into / "code"), "cache": str(into / "cache"), "shown": source_of(code), "git": git}
-    mine, theirs = os.pipe()
-    try:
-        done = subprocess.run(
-            own_python("-c", f"import sys; sys.argv[1:] = [{str(theirs)!r}]; {_FETCH}"),
-            env=own_environment(os.environ, TORCHYARD_CODE_SOURCE=json.dumps(wanted)),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            pass_fds=[theirs],
-            timeout=_FETCH_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise TorchYardError(f"code: {code.git.url} has not sent its files for {_FETCH_SECONDS} seconds") from None
-    finally:
-        os.close(theirs)
-        with os.fdopen(mine, "rb") as pipe:
-            lines = pipe.read().splitlines()
+    place = code_source.settings(  # the caller compares the digest
+        replace(code, digest=None), root=str(into / "code"), folder="", cache=str(into / "cache"), secret="", own=True
+    )
+    with tempfile.TemporaryFile() as reports:  # no pipe: reports of a slow server would fill it
+        number = reports.fileno()
+        try:
+            done = subprocess.run(
+                own_python("-c", f"import sys; sys.argv[1:] = [{str(number)!r}]; {_FETCH}"),
+                env=own_environment(os.environ, **place),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                pass_fds=[number],
+                timeout=_FETCH_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise TorchYardError(f"code: {code.git.url} has not sent its files for {_FETCH_SECONDS} seconds") from None
+        reports.seek(0)
+        lines = reports.read().splitlines()
     last: dict[str, Any] = json.loads(lines[-1]) if lines else {"message": done.stderr.strip()[-400:]}
     if last.get("exit") != 0:
         raise TorchYardError(f"code: {last['message']}", "correct spec.code.git, or the credentials of your git")

@@ -6,7 +6,7 @@ import stat
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 from torchyard.api.values import size
 from torchyard.client.bundle.bundle import left_out_sentences
@@ -67,7 +67,7 @@ def write_layer(folder: Path, target: IO[bytes]) -> Layer:
     total = sum(each.bytes for each in sized)
     if len(files) > MAX_FILES or total > MAX_BYTES:
         raise too_large(total, sized, f"{size(MAX_BYTES)} and {MAX_FILES:,} files")
-    root, output, records = os.path.realpath(folder), _Hashed(target), hashlib.sha256()
+    root, output, records = os.path.realpath(folder), Hashed(target), hashlib.sha256()
     with tarfile.open(fileobj=cast("IO[bytes]", output), mode="w|", format=tarfile.PAX_FORMAT, encoding="utf-8") as tar:
         for path, status in files:
             records.update(os.fsencode(f"{path}\0{_write(tar, root, path, status)}\n"))
@@ -111,10 +111,10 @@ class _Read:
         return data
 
 
-class _Hashed:
-    """A file whose content is hashed as it is written."""
+class Hashed:
+    """A file to write to, with the digest and the length of what was written."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: Any) -> None:
         self._file, self.digest, self.length = file, hashlib.sha256(), 0
 
     def write(self, data: bytes) -> int:
@@ -123,3 +123,6 @@ class _Hashed:
         self.digest.update(data)
         self.length += len(data)
         return len(data)
+
+    def flush(self) -> None:
+        """Do nothing: no content is held back here."""

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from torchyard.api.code_source import FILE_URL
+from torchyard.api.code_source import FILE_URL, IMAGE_VOLUMES
 from torchyard.api.resource import TrainingJob
 from torchyard.client.errors import TorchYardError
 from torchyard.client.remote.session import Remote
@@ -26,10 +26,7 @@ async def require_served(remote: Remote, job: TrainingJob) -> None:
         raise TorchYardError(what, "use an address of https or ssh, or send the folder by spec.code.path")
     if code is not None and code.image is not None and await _drops_image_volumes(remote, code.image):
         what = f"{remote.where} serves no image volumes, by which pods mount spec.code.image"
-        fix = (
-            "Kubernetes 1.35 and later do, 1.33 and 1.34 with the feature gate ImageVolume; use spec.code.git or claim"
-        )
-        raise TorchYardError(what, fix)
+        raise TorchYardError(what, f"{IMAGE_VOLUMES}; use spec.code.git or claim")
 
 
 async def _drops_image_volumes(remote: Remote, image: str) -> bool:
