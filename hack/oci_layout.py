@@ -15,7 +15,7 @@ from typing import IO, Any
 import zstandard
 
 from torchyard.client.registry.layer import Hashed
-from torchyard.client.registry.session import INDEX_TYPE as INDEX
+from torchyard.client.registry.session import INDEX_TYPE
 
 LAYER = "application/vnd.oci.image.layer.v1.tar+zstd"
 LEVEL = 6
@@ -67,13 +67,13 @@ class Layout:
             annotations: of the index.
         """
         if [each for each in manifests if "platform" in each]:
-            index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests, "annotations": annotations}
-            root = self.document(index, INDEX)
+            index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": manifests, "annotations": annotations}
+            root = self.document(index, INDEX_TYPE)
         else:
             [root] = manifests
         digest: str = root["digest"]
         named = root | {"annotations": {"org.opencontainers.image.ref.name": tag}}
-        listed = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [named]}
+        listed = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [named]}
         (self.folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
         (self.folder / "index.json").write_text(json.dumps(listed, separators=(",", ":")))
         return digest

@@ -24,7 +24,9 @@ import manifests
 import release_images
 import sbom
 import yaml
-from oci_layout import MANIFEST, Layout
+from oci_layout import Layout
+
+from torchyard.client.registry.session import MANIFEST_TYPE
 
 ROOT = Path(__file__).resolve().parent.parent
 REGISTRY = "ghcr.io/torchyard"
@@ -99,12 +101,12 @@ def chart_layout(package: Path, folder: Path, stated: dict[str, str]) -> str:
     described = {"org.opencontainers.image.description": metadata["description"]}
     manifest = {
         "schemaVersion": 2,
-        "mediaType": MANIFEST,
+        "mediaType": MANIFEST_TYPE,
         "config": layout.document(metadata, CHART_CONFIG),
         "layers": [layout.blob(package.read_bytes(), CHART_CONTENT)],
         "annotations": titled | described | stated,
     }
-    return layout.finish([layout.document(manifest, MANIFEST)], metadata["version"], {})
+    return layout.finish([layout.document(manifest, MANIFEST_TYPE)], metadata["version"], {})
 
 
 def write_chart(source: Path, folder: Path, images: dict[str, str]) -> None:

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from oci_layout import MANIFEST, Descriptor, Layout, normalized
+from oci_layout import Descriptor, Layout, normalized
 
-from torchyard.client.registry.push import CONFIG_TYPE as CONFIG
+from torchyard.client.registry.push import CONFIG_TYPE
+from torchyard.client.registry.session import MANIFEST_TYPE
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = "https://github.com/torchyard/torchyard"
@@ -137,16 +138,16 @@ def image(
     manifests = []
     for platform in platforms:
         system, architecture = platform.split("/")[:2]
-        own = layout.document(configuration(config, diff_ids, architecture, after, origin.epoch), CONFIG)
+        own = layout.document(configuration(config, diff_ids, architecture, after, origin.epoch), CONFIG_TYPE)
         manifest = {
             "schemaVersion": 2,
-            "mediaType": MANIFEST,
+            "mediaType": MANIFEST_TYPE,
             "config": own,
             "layers": layers,
             "annotations": origin.annotations(),
         }
         of_platform = {"os": system, "architecture": architecture}
-        manifests.append(layout.document(manifest, MANIFEST, platform=of_platform))
+        manifests.append(layout.document(manifest, MANIFEST_TYPE, platform=of_platform))
     return manifests
 
 
