@@ -153,7 +153,8 @@ class Agent:
     def _wait(self) -> None:
         zygote = self.warm.zygote
         watched = [*([] if zygote is None else [zygote.socket]), *self.inputs.watched, *self.requirements.watched]
-        if self.wakeup.wait(watched, _TICK_RUNNING if self.workers.round else _TICK_IDLE):
+        readable = self.wakeup.wait(watched, _TICK_RUNNING if self.workers.round else _TICK_IDLE)
+        if zygote is not None and zygote.socket in readable:  # a read of another one would wait for ever
             self.workers.hear_zygote()
         self.warm.give_up_after(self.settings.warm_seconds)
 

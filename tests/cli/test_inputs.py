@@ -35,11 +35,13 @@ def test_inputs_are_fetched_once_for_both_pods_recorded_and_rejected(torchyard, 
         "metadata": {"name": "rows"},
         "spec": {
             "nodes": 2,
-            "command": ["python", "-c", READ, "${inputs.train-rows}/rows.txt"],
+            # Under torchrun, so that the agent also hears of PyTorch's import meanwhile.
+            "command": ["torchrun", "read.py", "${inputs.train-rows}/rows.txt"],
             "inputs": [{"name": "train-rows", "from": f"{web.url}/rows.txt", "sha256": digest, "path": "/data"}],
         },
     }
     (torchyard.folder / "job.yaml").write_text(json.dumps(job))
+    (torchyard.folder / "read.py").write_text(READ)
     ran = torchyard("run", "job.yaml")
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.count("forty-two True") == 2

@@ -29,6 +29,7 @@ def news(document: Dict[str, Any]) -> Tuple[Any, ...]:
         len(document["notices"]),
         document.get("codes"),
         [(each["name"], each["state"], each.get("message")) for each in document.get("inputs", ())],
+        [document.get("requirements", {}).get(name) for name in ("state", "message")],
         _milestones(document["reports"]),
     )
 
