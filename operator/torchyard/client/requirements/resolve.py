@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.values import plural
 from torchyard.client.backend import Notice
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.requirements.declared import FIELD, Declared, declared
@@ -59,7 +60,7 @@ def locked(spec: TrainingJobSpec, folder: Path, target: Target, notice: Notice) 
     packages = pins(text)
     new = [pin for pin in packages if target.installed.get(pin.name) != pin.version and not is_kept(pin.name)]
     known = f", {len(new)} of them not in the image" if target.installed else ""
-    notice(f"torchyard: requirements: {len(packages)} packages for {target.shown}{known}")
+    notice(f"torchyard: requirements: {plural(len(packages), 'package')} for {target.shown}{known}")
     return text
 
 
