@@ -43,6 +43,7 @@ from torchyard.kubernetes.provenance import Provenance
 from torchyard.kubernetes.sweeps import Sweeps, Trials
 from torchyard.kubernetes.trial_provenance import TrialProvenance
 from torchyard.reconcile.loop.controller import Controller, Settings
+from torchyard.reconcile.loop.turns import Turns
 from torchyard.reconcile.ports import Conflict, Unavailable
 from torchyard.schedulers.backends import switched_on
 
@@ -113,7 +114,7 @@ class Operator:
         self._label = None
         if options.pod_name:
             self._label = LeaderLabel(self._api, namespace=namespace, pod=options.pod_name, fence=self.lease.fence)
-        self.jobs, self.sweeps = Jobs(), Sweeps()
+        self.jobs, self.sweeps, self._turns = Jobs(), Sweeps(), Turns()
         self._invalid = InvalidJobs(writing, self.jobs, clock=clock)
         self._writing = writing
         self.cluster = KubeCluster(
@@ -231,6 +232,7 @@ class Operator:
             settings=SETTINGS,
             complete=known.is_set,
             observe=self.metrics.looked,
+            done=self._turns.done,
             written=notifier.written if notifier is not None else _no_notification,
         )
         self._controller, self._notifier = controller, notifier
@@ -260,9 +262,9 @@ class Operator:
                 group.create_task(self._label.move_here())
 
     def _enqueue_all(self, controller: Controller) -> None:
-        """Queue every job; those without a state wait for their pods, the others are as a former operator left them."""
-        for job in sorted(self.jobs, key=lambda job: bool(job.status.state)):
-            controller.enqueue(job.key)
+        """Queue every job."""
+        for key in self._turns.order(self.jobs):
+            controller.enqueue(key)
 
     async def _await_leader(self) -> None:
         await self.lease.known()

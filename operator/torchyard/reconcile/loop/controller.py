@@ -70,6 +70,7 @@ class Controller:
             its pod names are deterministic; every other job waits until it is enqueued again.
         observe: called with the result of each reconcile (done, conflict, refused, unavailable, failed) and its
             seconds.
+        done: called with each job that was reconciled without an error.
         written: called with a job as it was and each status that was written of it.
     """
 
@@ -82,10 +83,11 @@ class Controller:
         settings: Settings = Settings(),  # noqa: B008 -- frozen
         complete: Callable[[], bool] = lambda: True,
         observe: Callable[[str, float], None] = lambda _result, _seconds: None,
+        done: Callable[[Key], None] = lambda _key: None,
         written: Callable[[TrainingJob, TrainingJobStatus], None] = lambda _job, _status: None,
     ) -> None:
         self._cluster, self._agents, self._clock, self._settings = cluster, agents, clock, settings
-        self._complete, self._observe, self._began = complete, observe, clock()
+        self._complete, self._observe, self._done, self._began = complete, observe, done, clock()
         self._writer = StatusWriter(cluster, clock, written)
         self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
@@ -243,6 +245,8 @@ class Controller:
             await self._stall(key, error)
             return "failed"
         self._queue.succeed(key)
+        if due is not None:
+            self._done(key)
         self._silent.pop(key, None)
         self._failing.pop(key, None)
         if due is not None:
