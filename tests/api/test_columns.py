@@ -50,3 +50,8 @@ def test_a_built_in_workload_shows_what_it_is_trained_for():
     metrics = {"loss": 0.1, "episodeReturn": 1.5, "successRate": 0.95703}
     assert columns(TrainingJobStatus(metrics=metrics)).result == "successRate 0.957"
     assert columns(TrainingJobStatus(metrics={"cost": 4.8123, "gapPercent": 2.0})).result == "cost 4.812"
+
+
+def test_a_forged_share_is_one_between_0_and_100():
+    status = TrainingJobStatus(progress=Progress(percent=1e300), goodput=Goodput(percent=-1e300))
+    assert (columns(status).progress, columns(status).goodput) == ("100%", "0%")

@@ -38,6 +38,17 @@ def test_an_unreadable_time_of_a_status_counts_as_absent():
     assert (status.round, status.start_time, status.attempts[0].end_time) == (3, None, None)
 
 
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
+def test_a_time_that_has_no_form_in_utc_counts_as_absent(text):
+    assert read_status({"startTime": text}).start_time is None
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**400])
+def test_an_integer_of_more_than_64_bits_is_named(number):
+    with pytest.raises(ValueError, match=r"64 bits - at `\$\.attempts\[1\]\.endStep`"):
+        read_status({"restarts": {"total": 2**63 - 1}, "attempts": [{"round": 1}, {"round": 2, "endStep": number}]})
+
+
 @given(st.integers(min_value=0, max_value=4_000_000_000))
 def test_times_survive_writing_and_reading(unix):
     assert Time.parse(rfc3339(unix)) == unix

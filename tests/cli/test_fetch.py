@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 
@@ -62,6 +63,24 @@ def test_the_folder_one_is_in_is_not_replaced(torchyard, made, place):
     refused = torchyard("fetch", "cartpole", "export/web", "-o", place, "--replace")
     assert (refused.returncode, f"-o {place} is the current folder" in refused.stderr) == (64, True), refused.stderr
     assert kept.exists()
+
+
+def test_a_pipe_or_a_device_is_not_replaced(torchyard, made):
+    os.mkfifo(torchyard.folder / "pipe")
+    refused = torchyard("fetch", "cartpole", "metrics.jsonl", "-o", "pipe", "--replace")
+    assert (refused.returncode, "pipe is neither a file nor a folder" in refused.stderr) == (64, True), refused.stderr
+    assert (torchyard.folder / "pipe").is_fifo()
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [("/proc/x", "/proc takes no files"), ("file/x/y", "a part of its path is a file")],
+)
+def test_a_target_that_cannot_be_written_is_named_with_the_reason(torchyard, made, target, reason):
+    (torchyard.folder / "file").write_text("mine")
+    failed = torchyard("fetch", "cartpole", "metrics.jsonl", "-o", target)
+    expected = f"torchyard: {target} cannot be written ({reason}); give another -o (to=)\n"
+    assert (failed.returncode, failed.stderr) == (1, expected)
 
 
 def test_what_is_not_what_its_manifest_says_does_not_come(torchyard, made):

@@ -1,9 +1,13 @@
 """Foreign text and figures are fit for a terminal."""
 
+import math
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torchyard.api.formatting import addressed, clean, clip
-from torchyard.api.values import figure, measure, rate, size, span
+from torchyard.api.values import figure, measure, rate, size, span, three_digits
 
 
 @pytest.mark.parametrize(
@@ -119,3 +123,11 @@ def test_a_clipped_text_reports_it() -> None:
 )
 def test_a_command_in_a_sentence_can_be_typed_as_it_is(text: str, flags: str, read: str) -> None:
     assert addressed(text, "cvrp", flags) == read
+
+
+@given(st.floats())
+def test_a_number_of_any_size_is_short(value: float) -> None:
+    texts = [figure(value), three_digits(value), size(value), rate(value, "steps")]
+    texts += [span(value)] if math.isfinite(value) else []
+    texts += [measure(name, value) for name in ("memoryBytes", "gapPercent", "busyShare", "stepSeconds", "loss")]
+    assert max(map(len, texts)) <= 24, texts

@@ -146,3 +146,23 @@ def test_emoji_reach_the_program_from_everywhere(torchyard: CommandLine) -> None
     torchyard.folder = torchyard.folder.parent
     again = torchyard("run", "földer 🎉/printed.yaml", "--name", "again")
     assert json.loads(again.stdout) == shown, again.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("run", ("--watch",)),
+        ("run", ("--fetch", "final=out")),
+        ("run", ("--host", "gpu-box")),
+        ("run", ("-o", "json")),
+        ("submit", ("--dry-run",)),
+        ("submit", ("-n", "team")),
+    ],
+)
+def test_an_option_that_only_a_started_job_follows_is_refused_beside_save(
+    torchyard: CommandLine, command: str, options: tuple[str, ...]
+) -> None:
+    (torchyard.folder / "train.py").write_text("1\n")
+    refused = torchyard(command, "train.py", "--save", "job.yaml", *options)
+    assert (refused.returncode, "--save writes a job file and starts nothing" in refused.stderr) == (64, True)
+    assert not (torchyard.folder / "job.yaml").exists()

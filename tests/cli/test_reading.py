@@ -40,6 +40,15 @@ def test_ps_is_a_line_a_run(torchyard: CommandLine) -> None:
     del lock
 
 
+def test_one_forged_status_does_not_widen_the_table(torchyard: CommandLine) -> None:
+    torchyard.record("forged", {"state": "Queued", "reason": "X" * 9999, "progress": {"step": 2**63 - 1}})
+    torchyard.record("renamed-" + "x" * 55, status_document(SUCCEEDED.status))
+    torchyard.run_folder("renamed-" + "x" * 55).rename(torchyard.run_folder("short"))
+    lines = torchyard("ps", "-o", "wide").stdout.splitlines()
+    assert {line.split()[0] for line in lines[1:]} == {"forged", "short"}
+    assert max(map(len, lines)) < 250
+
+
 def test_ps_of_nothing_is_a_header(torchyard: CommandLine) -> None:
     done = torchyard("ps")
     assert done.returncode == 0

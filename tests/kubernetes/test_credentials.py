@@ -170,6 +170,7 @@ async def test_client_certificates_and_the_clusters_ca(tmp_path, monkeypatch, pk
         ("{", None, "set KUBECONFIG"),
         ("{}", None, "set KUBECONFIG"),
         ("apiVersion: v1\nkind: Config\ncontexts: []\ncurrent-context: gone\n", None, "gone|contexts"),
+        (f"contexts: {'[' * 100_000}", None, "nested more than 64 deep"),
         ("apiVersion: v1\nkind: Config\ncontexts: []\ncurrent-context: gone\n", "staging", "context `staging`"),
     ],
 )

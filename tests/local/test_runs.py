@@ -242,6 +242,12 @@ def test_a_damaged_job_file_is_named(folder, tmp_path, damage):
     assert "\n" not in str(raised.value), "it is one sentence"
 
 
+def test_a_run_has_the_name_of_its_folder(folder, tmp_path):
+    create_run(folder, job(), tmp_path)
+    renamed = run.RunFolder(folder.path.rename(folder.path.with_name("renamed")))
+    assert run.read_run(renamed).metadata.name == "renamed"
+
+
 def test_events_are_kept_in_order_and_bounded(folder, tmp_path, monkeypatch):
     create_run(folder, job(), tmp_path)
     monkeypatch.setattr(run, "MAX_EVENTS_BYTES", 2000)

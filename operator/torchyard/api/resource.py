@@ -81,6 +81,8 @@ TIMES = frozenset(
         *("nextRoundTime", "waitingSince"),
     }
 )
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
+"""What the API server stores."""
 T = TypeVar("T")
 
 
@@ -186,6 +188,26 @@ def converted(document: Mapping[str, Any], into: type[T]) -> T:
         return msgspec.convert(_without_nulls(document), into, dec_hook=values.decode)
     except msgspec.ValidationError as error:
         raise ValueError(str(error)) from error
+    except _TooLargeError:
+        raise ValueError(f"Expected an `int` of 64 bits - at `${_path_of_too_large(document)}`") from None
+
+
+class _TooLargeError(Exception):
+    """An integer has more than 64 bits: JSON allows any, the API server and fixed-width views do not."""
+
+
+def _path_of_too_large(value: Any) -> str:
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        if key == "params":  # any JSON of a trainer
+            continue
+        step = f".{key}" if isinstance(key, str) else f"[{key}]"
+        if isinstance(item, Mapping | list):
+            if below := _path_of_too_large(item):
+                return f"{step}{below}"
+        elif isinstance(item, int) and not MIN_INTEGER <= item <= MAX_INTEGER:
+            return step
+    return ""
 
 
 def _read_status(document: Any) -> TrainingJobStatus:
@@ -215,8 +237,12 @@ def _is_time(text: str) -> bool:
 
 
 def _without_nulls(value: Any) -> Any:
-    if isinstance(value, str | int | float):  # nearly all values; asking whether one is a Mapping costs ten times more
+    if isinstance(value, str | float):  # nearly all values; asking whether one is a Mapping costs ten times more
         return value
+    if isinstance(value, int):
+        if MIN_INTEGER <= value <= MAX_INTEGER:
+            return value
+        raise _TooLargeError
     if isinstance(value, Mapping):
         # What a trainer's parameters mean by null is the trainer's business.
         return {
@@ -260,16 +286,21 @@ def columns(status: TrainingJobStatus) -> Columns:
     running = status.state == State.RUNNING
     return Columns(
         # Rounded down: what is not done never reads 100%.
-        progress=f"{int(progress.percent)}%" if progress.percent is not None else "",
+        progress=_percent(progress.percent) if progress.percent is not None else "",
         step=f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step or ""),
         loss=figure(loss) if loss is not None else "",
         reward=figure(reward) if reward is not None else "",
         rate=f"{figure(rate)}/s" if rate is not None else "",
-        goodput=f"{int(status.goodput.percent)}%" if status.goodput is not None else "",
+        goodput=_percent(status.goodput.percent) if status.goodput is not None else "",
         eta=span(progress.eta_seconds) if running and progress.eta_seconds is not None else "",
         result=_result(newest),
         avoids=_some([each.node for each in status.avoided_nodes]),
     )
+
+
+def _percent(share: float) -> str:
+    """Return a share as whole percent, 0 to 100 whatever a status says."""
+    return f"{int(min(max(share, 0.0), 100.0))}%"
 
 
 def _some(nodes: Sequence[str]) -> str:

@@ -125,7 +125,7 @@ class Time(float):
         if moment.tzinfo is None:
             raise ValueError(f"{text!r} has no time zone; write it like 2026-11-21T06:30:00Z")
         try:
-            return cls(moment.timestamp())
+            return cls(moment.astimezone(UTC).timestamp())  # an offset may lead beyond the years 1 to 9999
         except OverflowError as error:
             raise ValueError(f"{text!r} is out of range") from error
 
@@ -400,6 +400,8 @@ def plural(count: int, noun: str) -> str:
 
 def span(seconds: float) -> str:
     """Return a length of time in at most two units: `45s`, `4m10s`, `3h12m`, `5d4h`."""
+    if seconds >= 86400 * 10**6:  # thousands of years, of a forged or damaged status: up to 300 digits
+        return f"{seconds / 86400:.3g}d"
     whole = max(0, round(seconds))
     for size, unit, smaller, small_unit in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= size:
@@ -440,9 +442,9 @@ def rate(per_second: float, unit: str) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Return a number in three significant digits, without trailing zeros: `46.2`, `0.35`, `120`."""
-    if value == 0 or value != value or abs(value) == float("inf"):  # noqa: PLR0124 - NaN
-        return f"{value:g}"
+    """Return a number in three significant digits, without trailing zeros: `46.2`, `0.35`, `120`, `1e+30`."""
+    if not 1e-6 <= abs(value) < 1e15:  # NaN, too
+        return f"{value:.3g}"
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

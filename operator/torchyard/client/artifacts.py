@@ -141,9 +141,9 @@ async def bring(
         )
     if not replace and (target.is_file() or (target.is_dir() and any(target.iterdir()))):
         raise TorchYardError(f"{target} already exists", "give --replace (Python: replace=True), or another -o (to=)")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    # In a private folder with a random name, where no other user can have placed a link.
-    folder = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    if target.exists() and not target.is_file() and not target.is_dir():  # root could replace /dev/null by a file
+        raise TorchYardError(f"{target} is neither a file nor a folder", "give another -o (to=)")
+    folder = _scratch_folder(target)
     scratch = folder / target.name
     try:
         await fetch(name, wanted, scratch, Allowance(allowed, max_size))
@@ -153,6 +153,24 @@ async def bring(
     finally:
         remove(folder)
     return target
+
+
+def _scratch_folder(target: Path) -> Path:
+    """Create a private folder with a random name beside `target`, where no other user can have placed a link.
+
+    Raises:
+        TorchYardError: the folder of `target` cannot be created, or takes no files.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    except (FileExistsError, NotADirectoryError):
+        reason = "a part of its path is a file"
+    except FileNotFoundError:  # the folder is there: /proc and its like
+        reason = f"{target.parent} takes no files"
+    except OSError as error:
+        reason = f"{target.parent}: {error.strerror}"
+    raise TorchYardError(f"{target} cannot be written ({reason})", "give another -o (to=)", FAILED)
 
 
 def inside(text: str) -> Path:

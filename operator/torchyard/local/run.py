@@ -259,6 +259,8 @@ class NoRunError(ValueError):
 def read_run(folder: RunFolder) -> TrainingJob | None:
     """Return the job with its status; None if there is no such run.
 
+    Its name is that of the folder, by which commands find it: a folder may have been renamed.
+
     Raises:
         ValueError: the file is not a TrainingJob; names file and field.
     """
@@ -270,7 +272,10 @@ def read_run(folder: RunFolder) -> TrainingJob | None:
         raise ValueError(f"{folder.job_file}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{folder.job_file}: {error}") from None
-    return msgspec.structs.replace(job, status=_read_status(folder, job))
+    metadata = job.metadata
+    if metadata.name != folder.name:
+        metadata = msgspec.structs.replace(metadata, name=folder.name)
+    return msgspec.structs.replace(job, metadata=metadata, status=_read_status(folder, job))
 
 
 def write_job(folder: RunFolder, job: TrainingJob) -> None:

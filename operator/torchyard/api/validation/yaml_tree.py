@@ -172,14 +172,30 @@ def load(data: bytes) -> Any:
         yaml.YAMLError: it is not YAML, or is nested too deeply, or has aliases.
     """
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    for event in _shallow(data, loader):
+        if isinstance(event, yaml.AliasEvent):
+            raise yaml.YAMLError("it has aliases")
+    return yaml.load(data, Loader=loader)  # noqa: S506 - both are safe
+
+
+def require_shallow(data: bytes) -> None:
+    """Check how deeply YAML is nested that a library will read, which may read it recursively.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, or is nested too deeply.
+    """
+    for _ in _shallow(data, getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        pass
+
+
+def _shallow(data: bytes, loader: Any) -> Iterator[Any]:
+    """Yield the events of YAML, which are parsed without recursion, up to the first that is too deep."""
     depth = 0
     for event in yaml.parse(data, Loader=loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise yaml.YAMLError(_TOO_DEEP[0])
-        if isinstance(event, yaml.AliasEvent):
-            raise yaml.YAMLError("it has aliases")
-    return yaml.load(data, Loader=loader)  # noqa: S506 - both are safe
+        yield event
 
 
 def scalar(text: str, line: int = 1) -> Any:

@@ -141,6 +141,21 @@ def checked_program(options: JobOptions, backend: Backend, name: str | None = No
     return _judged(document, source, options), source
 
 
+def require_nothing_beside_save(given: Mapping[str, object]) -> None:
+    """Check that no option is given with --save that only a job which is started could follow.
+
+    Args:
+        given: values of such options; one that is not given is false, empty or None.
+
+    Raises:
+        RefusalError: one is given.
+    """
+    names = [name for name, value in given.items() if value]
+    if names:
+        what = f"--save writes a job file and starts nothing, so {', '.join(names)} would have no effect"
+        raise RefusalError(what, f"leave out {' and '.join(names)}, or --save")
+
+
 def save(wanted: "RequestedJob", path: Path, backend: Backend) -> None:
     """Write the job file of a job.
 

@@ -84,12 +84,16 @@ def run(
     """
     from torchyard.api.validation.validate import has_kind
     from torchyard.cli.commands import foreground
-    from torchyard.cli.commands.job_options import requested, save
+    from torchyard.cli.commands.job_options import requested, require_nothing_beside_save, save
     from torchyard.client.start import start
     from torchyard.local.environment import OWN_PROGRAMS, programs_of_shell, with_programs
     from torchyard.sweeps.resource import KIND
 
     options = options_of(values)
+    if options.save is not None:
+        require_nothing_beside_save(
+            {"--watch": watch, "--notify": notify, "--host": host, "--slurm": slurm, "--fetch": fetches, "-o": output}
+        )
     there = _hosts(host, slurm, python, home, uv=uv)
     fetching.require_free(fetches)
     if watch and (there is not None or fetches):
@@ -99,12 +103,7 @@ def run(
     if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):
         from torchyard.cli.commands.sweep_run import run
 
-        if watch:
-            raise RefusalError("--watch starts one job again, not a sweep", "leave it out")
-        if notify:
-            raise RefusalError("--notify is for jobs, and this is a sweep", "leave it out")
-        if there is not None or fetches:
-            raise RefusalError("--host and --fetch are for one job, not for a sweep", "leave them out")
+        _refuse_of_sweeps(watch=watch, notify=bool(notify), elsewhere=there is not None or bool(fetches))
         return run(options, name, output)
     wanted = requested(options, "local", name)
     if options.save is not None:
@@ -131,6 +130,15 @@ def run(
 
         asyncio.run(fetching.bring_all(LocalBackend().fetch, folder.name, fetches))
     return code
+
+
+def _refuse_of_sweeps(*, watch: bool, notify: bool, elsewhere: bool) -> None:
+    if watch:
+        raise RefusalError("--watch starts one job again, not a sweep", "leave it out")
+    if notify:
+        raise RefusalError("--notify is for jobs, and this is a sweep", "leave it out")
+    if elsewhere:
+        raise RefusalError("--host and --fetch are for one job, not for a sweep", "leave them out")
 
 
 def _hosts(

@@ -81,7 +81,7 @@ def submit(
     from torchyard.api.validation.validate import has_kind
     from torchyard.cli.arguments import ask_at
     from torchyard.cli.commands.follow import follow
-    from torchyard.cli.commands.job_options import requested, save
+    from torchyard.cli.commands.job_options import requested, require_nothing_beside_save, save
     from torchyard.cli.commands.submit_on_save import follow_edits
     from torchyard.client.backend import Backend
     from torchyard.client.bundle.attach import packed
@@ -91,6 +91,11 @@ def submit(
     from torchyard.sweeps.resource import KIND
 
     options = options_of(values)
+    if options.save is not None:
+        require_nothing_beside_save(
+            {"--watch": watch, "--replace": replace, "--dry-run": dry_run, "--fetch": fetches, "-o": output}
+            | {"--context": context, "--namespace": namespace}
+        )
     fetching.require_free(fetches)
     _require_together(dry_run=dry_run, watch=watch, replace=replace, fetches=bool(fetches))
     if options.file is not None and options.file.suffix != SCRIPT_SUFFIX and has_kind(options.file, KIND):

@@ -1,18 +1,21 @@
 """Runs as a table, a line each."""
 
 from torchyard.api import queue_position
-from torchyard.api.formatting import clean
+from torchyard.api.formatting import clean, clip
 from torchyard.api.status import State
 from torchyard.api.values import span
 from torchyard.client.summaries import Summary
 
 COLUMNS = ("NAME", "STATE", "PROGRESS", "STEP", "LOSS", "RATE", "RESTARTS", "ETA", "AGE")
 WIDE_COLUMNS = (*COLUMNS, "ROUND", "CKPT", "NODES", "REASON")
+MAX_CELL = 63
+"""Characters of a cell: the longest name of a run. One forged status must not widen the lines of all others."""
 
 
 def lines(columns: tuple[str, ...], rows: list[list[str]]) -> list[str]:
     """Return the columns as wide as their widest cell, two spaces apart: easy to read, easy to cut."""
-    table = [list(columns), *([*cells, *[""] * (len(columns) - len(cells))] for cells in rows)]
+    cut = ([clip(cell, MAX_CELL) for cell in cells] for cells in rows)
+    table = [list(columns), *([*cells, *[""] * (len(columns) - len(cells))] for cells in cut)]
     widths = [max(len(cells[i]) for cells in table) for i in range(len(columns))]
     return [
         "  ".join(f"{cell:<{width}}" for cell, width in zip(cells, widths, strict=True)).rstrip() for cells in table

@@ -22,6 +22,7 @@ from kubernetes.client import Configuration
 from kubernetes.client.rest import should_bypass_proxies
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
+from torchyard.api.validation.yaml_tree import require_shallow
 from torchyard.reconcile.ports import Unavailable
 
 TOKEN_SECONDS = 60.0
@@ -202,7 +203,7 @@ def choose(files: str, context: str | None) -> Chosen:
         ValueError: there is no such context.
         OSError, yaml.YAMLError, TypeError, KeyError, AttributeError: a file is no kubeconfig.
     """
-    found = {path: yaml.safe_load(path.read_text(encoding="utf-8")) for path in _paths(files) if path.exists()}
+    found = {path: _document(path) for path in _paths(files) if path.exists()}
     documents = {path: document for path, document in found.items() if document is not None}
     if not documents:
         raise ValueError("no such file, or nothing in it")
@@ -234,9 +235,16 @@ def context_names(files: str) -> list[str]:
         current = choose(files, None).context
     except (ValueError, OSError, yaml.YAMLError, TypeError, KeyError, AttributeError):
         return []
-    read = [yaml.safe_load(path.read_text(encoding="utf-8")) or {} for path in _paths(files) if path.exists()]
+    read = [_document(path) or {} for path in _paths(files) if path.exists()]
     names = [str(each["name"]) for document in read for each in document.get("contexts") or () if "name" in each]
     return list(dict.fromkeys([current, *names]))
+
+
+def _document(path: Path) -> Document | None:
+    data = path.read_bytes()
+    require_shallow(data)
+    document: Document | None = yaml.safe_load(data)
+    return document
 
 
 def _first(documents: dict[Path, Document], kind: str, name: str) -> Document | None:
