@@ -1,6 +1,7 @@
 """`run` and `submit` of a script, a module or a command, with options and without a job file."""
 
 import json
+import sys
 
 import pytest
 import yaml
@@ -16,7 +17,8 @@ from torchyard.cli.main import parser_of
 from torchyard.cli.output import say
 from torchyard.client import start as start_module
 from torchyard.client.errors import TorchYardError
-from torchyard.client.start import RequestedJob, start
+from torchyard.client.start import RequestedJob, require_torch, start
+from torchyard.local import environment
 from torchyard.local.run import read_run
 
 
@@ -111,6 +113,8 @@ def test_the_options_change_a_job_file_too(here):
             ["submit -- torchrun --nproc-per-node 2 train.py"],
         ),
         ("run", ["python", "-m", "pkg"], ["`torchyard run -m pkg` starts a module"]),
+        ("run", ["/opt/x/python3.12", "train.py"], ["`torchyard run -- /opt/x/python3.12 train.py` as it is"]),
+        ("run", ["poetry", "run", "python", "a.py"], ["`torchyard run -- poetry run python a.py` starts it"]),
         ("run", ["bash"], ["`torchyard run -- bash` starts it"]),
         ("run", ["-m", "train.py"], ["-m takes the name of a module", "`torchyard run train.py`"]),
         ("run", ["--", "train.py", "--lr", "1"], ["`torchyard run train.py -- --lr 1` starts it with torchrun"]),
@@ -255,3 +259,24 @@ def test_debug_behind_the_dashes_is_the_programs(torchyard: CommandLine):
     done = torchyard("run", "train.py", "--save", "job.yaml", "--", "--debug", "--help")
     assert done.returncode == 0, done.stderr
     assert yaml.safe_load((torchyard.folder / "job.yaml").read_text())["spec"]["args"] == ["--debug", "--help"]
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["train.py", "--", "--lr", "a b"], "starts without torchrun: `torchyard run -- python train.py --lr 'a b'`"),
+        (["cvrp.yaml"], "`pip install 'torchyard[trainers]'`"),
+        (["-m", "pkg"], "`pip install torch` installs it"),
+    ],
+)
+def test_without_torch_the_command_that_helps_this_job_is_named(here, monkeypatch, words, fix):
+    (here / "cvrp.yaml").write_text(
+        "apiVersion: torchyard.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec: {trainer: {name: cvrp}}\n"
+    )
+    job = asked("run", *words).job
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setenv("PATH", str(here))
+    monkeypatch.setattr(environment, "OWN_PROGRAMS", here)
+    with pytest.raises(TorchYardError, match="torchrun needs PyTorch, which is not installed") as refusal:
+        require_torch(job)
+    assert fix in refusal.value.fix

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shlex
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SEPARATOR = "--"
-_PROGRAMS = ("python", "python3", "torchrun", "accelerate", "deepspeed", "bash", "sh", "uv", "srun", "mpirun")
+_PYTHON = re.compile(r"python(3(\.[0-9]+)?)?")
+_PROGRAMS = {
+    *("torchrun", "accelerate", "deepspeed", "bash", "sh", "srun", "mpirun", "mpiexec", "numactl", "env", "nohup"),
+    *("uv", "poetry", "pipenv", "pixi", "hatch", "conda", "jupyter"),
+}
 _DIGITS = 15
 RUN_NAME = "NAME"
 SWEEP_NAME = "SWEEP"
@@ -62,18 +67,24 @@ def without_separator(command: str, words: list[str]) -> RefusalError | None:
         command: as it was typed: `torchyard run`.
         words: behind it.
     """
-    program = next((word for word in words if word in _PROGRAMS and not os.path.exists(word)), None)  # noqa: PTH110
+    program = next((word for word in words if _is_program(word)), None)
     if program is None:
         return None
     place = words.index(program)
     options, rest = words[:place], words[place + 1 :]
     as_it_is = shlex.join([*command.split(), *options, "--", program, *rest])
-    script = rest[0] if program.startswith("python") and rest else ""
+    script = rest[0] if _PYTHON.fullmatch(os.path.basename(program)) and rest else ""  # noqa: PTH119
     if not script.endswith(".py"):
         return RefusalError(f"{program} is a program, not a file", f"`{as_it_is}` starts it")
     trained = shlex.join([*command.split(), *options, script, *(["--", *rest[1:]] if rest[1:] else [])])
     fix = f"`{trained}` starts the script with torchrun, `{as_it_is}` as it is"
     return RefusalError(f"{program} is a program, not a file", fix)
+
+
+def _is_program(word: str) -> bool:
+    name = os.path.basename(word)  # noqa: PTH119 -- pathlib is not imported
+    is_known = name in _PROGRAMS or _PYTHON.fullmatch(name) is not None
+    return is_known and (word != name or not os.path.exists(word))  # noqa: PTH110 -- likewise
 
 
 def run_name(parser: argparse.ArgumentParser) -> None:

@@ -57,6 +57,9 @@ def no_job_file(file: Path) -> "Problem | None":
         what, fix = "a folder is not a job file", "give the path of a file in it"
         if (file / "__init__.py").exists() or (file / "__main__.py").exists():
             fix = f"`torchyard run -m {'.'.join(file.parts)}` starts a package"
+    elif not file.exists() and file.parts[:1] in {("https:",), ("http:",)}:  # kubectl takes URLs
+        url = f"{file.parts[0]}//{'/'.join(file.parts[1:])}"
+        what, fix = "a job file is not read from a URL", f"download it first: `curl -fsSLO {shlex.quote(url)}`"
     elif not file.exists() and (meant := _meant(file)) is not None:
         what, fix = "there is no such file", f"did you mean {meant}?"
     else:

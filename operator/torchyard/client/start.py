@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from torchyard.api.backends import ignored, on_this_machine
 from torchyard.api.inputs import claim_of
 from torchyard.api.launch import worker_command
-from torchyard.api.names import OF_TRIALS, SOURCE_FOLDER
+from torchyard.api.names import OF_TRIALS, SCRIPT_SUFFIX, SOURCE_FOLDER
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.status import State
@@ -164,8 +164,20 @@ def require_torch(job: TrainingJob) -> None:
         return
     path = search_path(job, os.environ.get("PATH", os.defpath))
     if shutil.which("torchrun", path=path) is None and importlib.util.find_spec("torch") is None:
-        lacking = Reason.TORCH_MISSING
-        raise TorchYardError(f"{lacking.sentence} ({sys.executable} has no module torch)", lacking.next_step)
+        what = f"{Reason.TORCH_MISSING.sentence} ({sys.executable} has no module torch)"
+        raise TorchYardError(what, _way_to_torch(job))
+
+
+def _way_to_torch(job: TrainingJob) -> str:
+    """Return how to install what a job lacks, or how to start its program without it."""
+    if job.spec.trainer is not None:
+        return "`pip install 'torchyard[trainers]'` installs it with the built-in trainers"
+    words = [*(job.spec.command or ()), *job.spec.args]
+    script = words[1] if words[:1] == ["torchrun"] and len(words) > 1 else ""
+    if not script.endswith(SCRIPT_SUFFIX):
+        return "`pip install torch` installs it"
+    alone = shlex.join(["torchyard", "run", "--", "python", *words[1:]])
+    return f"`pip install torch` installs it; a program that needs no PyTorch starts without torchrun: `{alone}`"
 
 
 def require_gpus(job: TrainingJob) -> None:

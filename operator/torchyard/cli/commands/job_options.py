@@ -223,7 +223,7 @@ def _from_file(file: Path, options: JobOptions, verb: str) -> "RequestedJob":
     try:
         job = job_of(Path("/dev/stdin") if str(file) == "-" else file, [*fields(options), *options.sets])
     except InvalidJobError as error:
-        if not file.exists() and (without := common.without_separator(f"torchyard {verb}", [str(file)])) is not None:
+        if (without := common.without_separator(f"torchyard {verb}", [str(file)])) is not None:
             raise without from error
         if not file.is_file() or file.suffix in {*_JOB_SUFFIXES, ".ipynb"}:
             raise
