@@ -96,6 +96,12 @@ def test_what_stays_of_the_image_must_fit_and_both_versions_are_named(prepare, t
     lock = wheel(tmp_path / "wheels", "ty_wanted", ["numpy>=2"])
     with pytest.raises(install.FailedError, match=r"ty_wanted 1\.0 needs numpy>=2, and the image has numpy 1\.0"):
         prepare(lock + f"numpy==2 {DIGEST}\n")
+    with pytest.raises(install.FailedError, match=r"ty_wanted 1\.0 needs numpy>=2, and the image has numpy 1\.0"):
+        prepare(lock)  # of a lock that leaves numpy to the image
+    monkeypatch.setattr(install, "installed", dict)
+    with pytest.raises(install.FailedError, match=r"ty_wanted 1\.0 needs numpy>=2, and the image has no numpy"):
+        prepare(lock)
+    monkeypatch.setattr(install, "installed", lambda: {"numpy": "1.0"})
     with pytest.raises(install.FailedError, match=r"the code needs numpy>=2\.3, and the image has numpy 1\.0"):
         prepare(f"#: numpy>=2.3\nnumpy==2.4 {DIGEST}\n")
     assert prepare(f"#: numpy>=0.9\nnumpy==2.4 {DIGEST}\n") == (None, [])

@@ -53,10 +53,10 @@ def test_the_same_requirements_have_the_same_lock_and_others_another(lock, tmp_p
 
 
 def test_the_block_of_a_script_is_resolved(lock):
-    script = '# /// script\n# dependencies = ["ty_two", "numpy>=2"]\n# ///\n'
-    with pytest.raises(TorchYardError, match="numpy"):
+    script = '# /// script\n# dependencies = ["ty_two", "ty_none"]\n# ///\n'
+    with pytest.raises(TorchYardError, match="ty-none"):
         lock({"train.py": script}, "script", command=["torchrun", "train.py"])
-    text = lock({"train.py": script.replace(', "numpy>=2"', "")}, "script", command=["torchrun", "train.py"])
+    text = lock({"train.py": script.replace(', "ty_none"', "")}, "script", command=["torchrun", "train.py"])
     assert [pin.name for pin in pins(text)] == ["ty-two"]
     with pytest.raises(TorchYardError, match="has no block of dependencies"):
         lock({"train.py": ""}, "script", command=["torchrun", "train.py"])
@@ -80,6 +80,22 @@ def test_torch_of_the_image_wins_and_a_conflict_names_both_versions(lock):
     have = TARGET._replace(installed={"ty_two": "0.9", "numpy": "2.4.6"})
     with pytest.raises(TorchYardError, match=r"numpy>=3 and numpy==2\.4\.6"):
         lock({"requirements.txt": "numpy>=3\n"}, target=have)
+
+
+@pytest.mark.parametrize("installed", [{"numpy": "2.4.6+x", "Typing_Extensions": "4.1"}, {}])
+def test_wheels_need_no_wheel_of_what_the_image_has(lock, tmp_path, installed):
+    wheel(tmp_path / "code" / "wheels", "ty_numbers", ["numpy>=2", "ty_two"])
+    text = lock({"requirements.txt": "ty_numbers\nnumpy>=1.2\n"}, target=TARGET._replace(installed=installed))
+    assert [pin.name for pin in pins(text)] == ["ty-numbers", "ty-two"]
+    assert agents.read(text).direct == ("numpy>=1.2",), "compared with the image before the first round"
+
+
+def test_a_version_of_the_image_that_wheels_cannot_use_is_named(lock, tmp_path):
+    wheel(tmp_path / "code" / "wheels", "ty_numbers", ["numpy>=3", "tqdm"])
+    have = TARGET._replace(installed={"numpy": "2.4.6", "tqdm": "4.0"})
+    with pytest.raises(TorchYardError, match=r"numpy>=3") as error:
+        lock({"requirements.txt": "ty_numbers\n"}, target=have)
+    assert "2.4.6" in str(error.value)
 
 
 def test_what_the_user_requires_of_packages_of_an_image_travels_with_the_lock(tmp_path):

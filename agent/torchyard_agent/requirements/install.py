@@ -105,7 +105,7 @@ def prepare(
         OSError: the folder cannot be written.
     """
     plan = locks.plan(lock, installed())
-    _require(plan.kept, [("the code", each) for each in lock.direct])
+    _require(plan, [("the code", each) for each in lock.direct])
     if not plan.install:
         return None
     if place.wheels is not None and not place.wheels.is_dir():
@@ -126,7 +126,7 @@ def prepare(
         progress({"state": "waiting", "message": "another process installs them"})
         sleep(LOCK_SECONDS)
     # Packages of another job with other requirements may share the folder.
-    _require(plan.kept, _required_by(overlay.folder))
+    _require(plan, _required_by(overlay.folder))
     overlay.expire()
     return overlay.folder
 
@@ -166,19 +166,19 @@ def _install(overlay: Overlay, plan: locks.Plan, options: Sequence[str], place: 
         if attempt == ATTEMPTS:
             raise NotNowError(f"{failure.sentence} ({attempt} attempts)")
         again(attempt, failure.sentence)
-    _require(plan.kept, _required_by(overlay.partial))
+    _require(plan, _required_by(overlay.partial))
     overlay.commit()
 
 
-def _require(kept: Mapping[str, str], requirements: Sequence[Tuple[str, str]]) -> None:
+def _require(plan: locks.Plan, requirements: Sequence[Tuple[str, str]]) -> None:
     """Check that what stays of the image is what others need; without `packaging`, that is not known.
 
     Raises:
         FailedError: it is not.
     """
-    versions = {name: version for name, version in kept.items() if version}
-    parse = _parser() if versions else None
-    wrong = locks.conflicts(versions, requirements, parse) if parse is not None else []
+    versions = {name: version for name, version in plan.kept.items() if version}
+    parse = _parser() if versions or plan.absent else None
+    wrong = locks.conflicts(versions, requirements, parse, plan.absent) if parse is not None else []
     if wrong:
         raise FailedError("; ".join(wrong[:3]))
 

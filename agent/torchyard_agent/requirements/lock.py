@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Sequence, Tuple
 
 LOCK = ".torchyard/requirements.lock"
 """Below the folder of the code: written by the submission."""
@@ -18,6 +18,8 @@ _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:==([A-Za-z0-9.!+_-]+)| @ (htt
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 _OPTION = re.compile(r"--(?:extra-)?index-url https?://[^\s@]+")
 _TORCH = re.compile(r"torch|triton|pytorch-triton(-.*)?|nvidia-.*|cuda-(bindings|pathfinder|toolkit)")
+_LEFT_TO_IMAGE = ("numpy", "torch", "triton")
+"""What a submission takes from an image that it does not know, where it resolves from a folder of wheels."""
 _KEPT = re.compile(rf"numpy|{_TORCH.pattern}")
 
 
@@ -58,12 +60,14 @@ class Plan(NamedTuple):
 
     Attributes:
         install: what the image lacks, or has in another version.
-        kept: the version that the image has, and stays, by the name of the package; empty: it has none, since its
-            torch comes without the package.
+        kept: the version that the image has, and stays, by the name of the package: where the lock names another one,
+            or leaves the package to the image. Empty: it has none, since its torch comes without the package.
+        absent: packages that the lock leaves to the image, which has none.
     """
 
     install: Tuple[Pin, ...]
     kept: Mapping[str, str]
+    absent: Tuple[str, ...] = ()
 
 
 def normal(name: str) -> str:
@@ -117,7 +121,8 @@ def plan(lock: Lock, installed: Mapping[str, str]) -> Plan:
         installed: versions in the image by normalised name.
     """
     install: List[Pin] = []
-    kept: Dict[str, str] = {}
+    named = {pin.name for pin in lock.pins}
+    kept = {name: version for name, version in installed.items() if is_kept(name) and name not in named}
     for pin in lock.pins:
         have = installed.get(pin.name)
         if have == pin.version:
@@ -128,7 +133,8 @@ def plan(lock: Lock, installed: Mapping[str, str]) -> Plan:
                 kept[pin.name] = have or ""
         else:
             install.append(pin)
-    return Plan(tuple(install), kept)
+    absent = tuple(name for name in _LEFT_TO_IMAGE if name not in named and name not in installed)
+    return Plan(tuple(install), kept, absent)
 
 
 def _public(version: str) -> str:
@@ -152,6 +158,7 @@ def conflicts(
     kept: Mapping[str, str],
     requirements: Sequence[Tuple[str, str]],
     parse: Callable[[str], Any],
+    absent: Sequence[str] = (),
 ) -> List[str]:
     """Return a sentence for each requirement that the version of the image does not fulfil.
 
@@ -159,6 +166,7 @@ def conflicts(
         kept: versions of the image by name.
         requirements: who requires something, and what, as in `numpy>=2.3; python_version >= "3.11"`.
         parse: `packaging.requirements.Requirement`.
+        absent: names of packages that are neither in the image nor installed into it.
     """
     sentences = []
     for owner, text in requirements:
@@ -166,9 +174,12 @@ def conflicts(
             requirement = parse(text)
         except ValueError:
             continue
-        have = kept.get(normal(requirement.name))
+        name = normal(requirement.name)
+        have = kept.get(name)
         applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if have and applies and not requirement.specifier.contains(have, prereleases=True):
-            name = f"{normal(requirement.name)}{requirement.specifier}"
-            sentences.append(f"{owner} needs {name}, and the image has {normal(requirement.name)} {have}, which stays")
+            wanted = f"{name}{requirement.specifier}"
+            sentences.append(f"{owner} needs {wanted}, and the image has {name} {have}, which stays")
+        elif applies and name in absent:
+            sentences.append(f"{owner} needs {name}{requirement.specifier}, and the image has no {name}")
     return sentences

@@ -23,11 +23,12 @@ from torchyard.client.backend import Notice
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.requirements.declared import FIELD, Declared, declared
 from torchyard.client.requirements.lockfile import DIRECT, LockError, entries, is_kept, lock_text, pins
+from torchyard.client.requirements.stand_ins import left_to_image, stand_ins, without
 from torchyard.client.requirements.target import Target
 from torchyard.local.run import home_folder, write_atomic
 
 KEPT_LOCKS = 500
-_FORMAT = 1
+_FORMAT = 2
 _SECONDS = 900
 _SENTENCE = 600
 _INDEXES = ("UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS")
@@ -120,12 +121,22 @@ def _compiled(wanted: Declared, target: Target, wheels: Path | None, temporary: 
     # uv would otherwise look for an interpreter of that version everywhere.
     words += [] if "--python" in target.options else ["--python", sys.executable]
     words += ["--constraint", str(constraints), "--output-file", str(preferred)]
-    words += ["--no-index", "--find-links", str(wheels)] if wheels is not None else []
+    of_image: set[str] = set()
+    if wheels is not None:
+        here = Path(temporary, "of-image")
+        of_image = stand_ins(target.installed, here)
+        words += ["--no-index", "--find-links", str(wheels), "--find-links", str(here)]
+        if not target.installed and (left := left_to_image(wheels)):
+            excluded = Path(temporary, "excluded.txt")
+            excluded.write_text("\n".join(left))
+            words += ["--excludes", str(excluded)]
     said = _uv(["pip", *words], wanted.path.parent)
     if said is not None:
         fix = "correct the requirements; what the image has of torch, CUDA and numpy stays"
+        if wheels is not None:
+            fix += f", and the image or {wheels} must have each package"
         raise TorchYardError(f"{FIELD}: {said.replace(str(constraints), 'the image')}", fix)
-    return preferred.read_text()
+    return without(preferred.read_text(), of_image)
 
 
 def _exported(wanted: Declared, target: Target) -> str:
