@@ -121,6 +121,36 @@ def test_an_edit_of_equal_size_and_time_is_another_digest(tmp_path):
     assert bundle_of(folder).digest != first
 
 
+IGNORE = r"""
+*.log
+!keep.log
+build/
+\#b
+\[c\]
+d?e
+/out
+a/**/d.bin
+**/e.*
+b/a/*
+*.py[co]
+# z
+"""
+OF_PATTERNS = (
+    "a.log", "keep.log", "x/a.log", "x/keep.log", "x/build/a", "build", "y/#b", "y/[c]", "y/d e", "z", "a/b/c/d.bin",
+    "a/b/d.bin", "a/e.tmp", "b/a/b/f", "x/out/o", "out/o", "x/y/z.py", "x/y/z.pyc", "x/no.log",
+)  # fmt: skip
+
+
+def test_patterns_of_every_kind_are_read_as_git_reads_them(tmp_path):
+    files = {**dict.fromkeys(OF_PATTERNS, "1"), ".gitignore": IGNORE, "x/.gitignore": "!no.log\n/y/*\n!/y/z.py\n"}
+    travelling = names(write(tmp_path / "plain", files))
+    (tmp_path / "git").mkdir()
+    git(tmp_path / "git", "init")
+    assert travelling == names(write(tmp_path / "git", files))
+    expected = {".gitignore", "x/.gitignore", "keep.log", "x/keep.log", "x/no.log", "x/y/z.py", "build", "x/out/o", "z"}
+    assert set(travelling) == expected
+
+
 def test_torchyardignore_leaves_files_out_and_brings_ignored_ones_back(tmp_path):
     files = {".gitignore": "data/\n*.bin\n", "data/big": "no", "data/small/a.csv": "1", "x.bin": "1", "y.bin": "2"}
     ignore = {".torchyardignore": "docs/\n!data/small/*.csv\n!x.bin\n", "docs/a.md": "no", "train.py": "1"}

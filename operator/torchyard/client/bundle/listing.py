@@ -7,12 +7,10 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from torchyard.client.bundle.ignore import IgnoreRules, any_of, ignored, patterns
 from torchyard.client.errors import TorchYardError
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
 
 IGNORE_FILE = ".torchyardignore"
 CACHES = (
@@ -95,18 +93,18 @@ def _of_walk(folder: Path) -> Listing:
     """List a folder without git, as git would: with the `.gitignore` files of each folder."""
     paths: list[str] = []
     left_out: list[str] = []
-    caches = _patterns(CACHES, "")
-    rules: dict[str, list[tuple[str, GitIgnoreSpec]]] = {"": [("", caches)]}
+    rules: dict[str, list[IgnoreRules]] = {"": [IgnoreRules("", CACHES, "")]}
     for below, names, folders in _walk(folder):
         active = rules.pop(below)
         if ".gitignore" in names:
-            active = [*active, (below, _read(folder / below / ".gitignore"))]
+            file = folder / below / ".gitignore"
+            active = [*active, IgnoreRules(below, _lines(file), str(file))]
         for name in names:
             path = f"{below}{name}"
-            (left_out if _ignored(path, active) else paths).append(path)
+            (left_out if ignored(path, name, active) else paths).append(path)
         for name in [*folders]:
             path = f"{below}{name}/"
-            if _ignored(path, active):
+            if ignored(path, f"{name}/", active):
                 left_out.append(path)
                 folders.remove(name)
             elif os.path.lexists(folder / path / ".git"):  # a nested repository, which git lists as one path
@@ -141,34 +139,25 @@ def _walk(folder: Path, below: str = "") -> Iterator[tuple[str, list[str], list[
         pending += [f"{current}{name}/" for name in folders]
 
 
-def _ignored(path: str, rules: Sequence[tuple[str, "GitIgnoreSpec"]]) -> bool:
-    """Return whether the last pattern that matches says so; rules of deeper folders come later."""
-    for below, spec in reversed(rules):
-        verdict = spec.check_file(path[len(below) :]).include
-        if verdict is not None:
-            return verdict
-    return False
-
-
 def _edited(folder: Path, found: Listing) -> Listing:
     """Apply `.torchyardignore`, the last word: it leaves files out, and `!pattern` brings ignored ones back."""
     file = folder / IGNORE_FILE
     if not os.path.lexists(file):
         return found
-    spec = _read(file)
-    paths = [path for path in found.paths if not spec.check_file(path).include]
+    lines = _lines(file)
+    spec, some = patterns(lines, str(file)), any_of(lines)
+    paths = [path for path in found.paths if some is None or not some.match(path) or not spec.check_file(path).include]
     left_out = [*found.left_out, *set(found.paths).difference(paths)]
-    starts = _literal_starts(file)
+    starts = _literal_starts(lines)
     if not starts:
         return Listing(paths, left_out)
-    again = [path for path in _files_below(folder, left_out, starts) if spec.check_file(path).include is False]
-    return Listing([*{*paths, *again}], [path for path in left_out if path not in set(again)])
+    again = {path for path in _files_below(folder, left_out, starts) if spec.check_file(path).include is False}
+    return Listing([*again.union(paths)], [path for path in left_out if path not in again])
 
 
-def _literal_starts(file: Path) -> list[str]:
+def _literal_starts(lines: Sequence[str]) -> list[str]:
     """Return how the paths begin that `!pattern` may bring back, up to the first wildcard; empty text: any path."""
-    lines = (line.strip() for line in file.read_text("utf-8", "surrogateescape").splitlines())
-    return [_literal(line[1:]) for line in lines if line.startswith("!")]
+    return [_literal(line.strip()[1:]) for line in lines if line.strip().startswith("!")]
 
 
 def _literal(pattern: str) -> str:
@@ -195,18 +184,8 @@ def _files_below(folder: Path, left_out: Sequence[str], starts: Sequence[str]) -
             folders[:] = [name for name in folders if reachable(f"{below}{name}/")]
 
 
-def _read(file: Path) -> "GitIgnoreSpec":
+def _lines(file: Path) -> list[str]:
     try:
-        lines = file.read_text("utf-8", "surrogateescape").splitlines()
+        return file.read_text("utf-8", "surrogateescape").splitlines()
     except OSError as error:
         raise TorchYardError(f"code: {file} cannot be read ({error.strerror})", "make it readable") from error
-    return _patterns(lines, str(file))
-
-
-def _patterns(lines: Sequence[str], file: str) -> "GitIgnoreSpec":
-    from pathspec import GitIgnoreSpec
-
-    try:
-        return GitIgnoreSpec.from_lines(lines)
-    except ValueError as error:
-        raise TorchYardError(f"code: {file}: {error}", "write patterns as in a .gitignore file") from error
