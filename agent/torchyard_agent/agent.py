@@ -41,6 +41,8 @@ from torchyard_agent.workers.zygote_client import WarmStart
 
 _TICK_RUNNING, _TICK_IDLE = 0.25, 1.0
 _SAVE_RESERVE_SECONDS = 5.0
+_KEEP_SECONDS = 20.0
+"""How long a pod that leaves waits until its failed rounds are written beside the checkpoints."""
 _FORWARDED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 logger = logging.getLogger(__name__)
@@ -140,6 +142,8 @@ class Agent:
             self.sync.flush(2.0)
         self.sync.close()
         self.gpus.stop()
+        if not self.workers.disk.finish(_KEEP_SECONDS):
+            logger.warning("the output of a failed round could not be written within %.0f s", _KEEP_SECONDS)
         self.workers.close()
         if self.settings.termination_log is not None:
             message = self.inputs.message or self.requirements.message

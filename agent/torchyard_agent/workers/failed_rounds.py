@@ -16,7 +16,7 @@ import stat
 import time
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Pattern, Sequence, Tuple
+from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Pattern, Sequence, Tuple
 
 from torchyard_agent.files import try_write_json
 from torchyard_agent.telemetry.logs import RankLog
@@ -27,6 +27,7 @@ LOG_BYTES, MOST_RANKS = 256 * 1024, 8
 FILES_BYTES, MOST_FILES, MOST_VISITED = 64 * 1024 * 1024, 200, 10_000
 # By name: the run folder also has tokens, and the variables of the program.
 EVIDENCE = ("report.*", "pace.*", "failure.*", "stacks.*", "crash.*", "notice.*", "workers.json", "*nccl_trace*")
+_STAGED = ".failed-"
 _ROUND, _FILES = re.compile(r"round-(\d{8})"), re.compile(r"files-(\d{8})-.*")
 
 
@@ -43,28 +44,54 @@ def began_here(ended: Dict[str, Any], *, terminated: bool) -> bool:
     return terminated if cause is None else not cause["secondary"]
 
 
-def keep(folder: Path, pod: str, ended: Dict[str, Any], logs: Sequence[RankLog], sources: Sequence[Path]) -> None:
-    """Write the output of a failed round, and files of `sources`; a folder that refuses them is left alone.
+class Evidence:
+    """What a failed round left here, as it was when the round ended, however late it is written.
+
+    Later rounds append to the logs and delete the reports. Therefore logs are opened at once, with their size, and
+    files get a second name (a hard link) in a folder of the run folder: neither copies a byte.
 
     Args:
-        folder: of the checkpoints.
         pod: name of this pod.
         ended: `exit` of the protocol.
         logs: of the ranks of this pod.
-        sources: folders whose newest files are copied; (): none.
+        run_dir: folder whose newest files are kept, too; None: no files.
     """
-    to = folder / FOLDER / f"round-{ended['round']:08d}"
-    cause = ended["failure"]
-    first = cause["rank"] if cause is not None else -1
-    with contextlib.suppress(OSError):
-        to.mkdir(parents=True, exist_ok=True)
+
+    def __init__(self, pod: str, ended: Dict[str, Any], logs: Sequence[RankLog], run_dir: Optional[Path]) -> None:
+        self._pod, self._ended, self._staged = pod, ended, run_dir / f"{_STAGED}{ended['round']}" if run_dir else None
+        self._logs: List[Tuple[str, BinaryIO, int]] = []
+        self._files: List[Tuple[Path, Path]] = []  # where each is, and its place below the folder of its source
+        cause = ended["failure"]
+        first = cause["rank"] if cause is not None else -1
         for log in sorted(logs, key=lambda log: (log.rank != first, log.rank))[:MOST_RANKS]:
             with contextlib.suppress(OSError):
-                _copy_end(log.path, to / log.path.name)
-        try_write_json(to / f"failure-{pod}.json", ended)
-        if sources:
-            _copy_files(sources, folder / FOLDER / f"files-{ended['round']:08d}-{pod}")
-    prune(folder)
+                opened = log.path.open("rb")
+                self._logs.append((log.path.name, opened, os.fstat(opened.fileno()).st_size))
+        if run_dir is not None and self._staged is not None:
+            self._files = [_stage(path, self._staged / str(n), run_dir) for n, path in enumerate(_newest(run_dir))]
+
+    def write(self, folder: Path) -> None:
+        """Write it below the folder of the checkpoints; a folder that refuses it is left alone. Can be called once."""
+        number = self._ended["round"]
+        to = folder / FOLDER / f"round-{number:08d}"
+        with contextlib.suppress(OSError):
+            to.mkdir(parents=True, exist_ok=True)
+            for name, log, size in self._logs:
+                with contextlib.suppress(OSError):
+                    _write_end(log, size, to / name)
+            try_write_json(to / f"failure-{self._pod}.json", self._ended)
+            for path, place in self._files:
+                with contextlib.suppress(OSError):
+                    _copy(path, folder / FOLDER / f"files-{number:08d}-{self._pod}" / place)
+        self.close()
+        prune(folder)
+
+    def close(self) -> None:
+        """Close the logs and remove the second names."""
+        for _, log, _ in self._logs:
+            log.close()
+        if self._staged is not None:
+            shutil.rmtree(self._staged, ignore_errors=True)
 
 
 def prune(folder: Path, keep_files_seconds: Optional[float] = None) -> None:
@@ -93,34 +120,47 @@ def _numbered(folder: Path, pattern: Pattern[str]) -> Iterator[Tuple[int, Path]]
                 yield int(named[1]), path
 
 
-def _copy_end(source: Path, to: Path) -> None:
-    with source.open("rb") as read:
-        size = os.fstat(read.fileno()).st_size
-        read.seek(max(0, size - LOG_BYTES))
-        if size > LOG_BYTES:
-            read.readline()  # the first line is not whole
-        to.write_bytes(read.read(LOG_BYTES))
+def _write_end(log: BinaryIO, size: int, to: Path) -> None:
+    """Write the last whole lines before `size`; a reader never meets a part of them."""
+    log.seek(max(0, size - LOG_BYTES))
+    data = log.read(min(size, LOG_BYTES))
+    if size > LOG_BYTES:
+        data = data.partition(b"\n")[2]  # the first line is not whole
+    part = to.with_name(f".{to.name}.part")
+    part.write_bytes(data)
+    part.replace(to)
 
 
-def _copy_files(sources: Sequence[Path], to: Path) -> None:
-    """Copy the newest regular files of the sources, each source in a folder of its name, within the bounds."""
-    candidates: List[Tuple[float, int, Path, Path]] = []
-    for source in sources:
-        candidates += [(*found, Path(source.name) / found[2].relative_to(source)) for found in _files(source)]
+def _copy(path: Path, to: Path) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, to, follow_symlinks=False)
+
+
+def _newest(source: Path) -> Iterator[Path]:
+    """Yield the newest files of evidence below a folder, within the bounds."""
     left = FILES_BYTES
-    for _, size, path, place in sorted(candidates, reverse=True)[:MOST_FILES]:
-        if size > left:
-            continue
-        left -= size
-        with contextlib.suppress(OSError):
-            (to / place).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, to / place, follow_symlinks=False)
+    for _, size, path in sorted(_files(source), reverse=True)[:MOST_FILES]:
+        if size <= left:
+            left -= size
+            yield path
+
+
+def _stage(path: Path, link: Path, source: Path) -> Tuple[Path, Path]:
+    """Return where the content of a file stays, and its place among the files that are kept."""
+    place = Path(source.name) / path.relative_to(source)
+    try:
+        link.parent.mkdir(exist_ok=True)
+        os.link(str(path), str(link), follow_symlinks=False)
+    except OSError:  # a file system without links: what the next round overwrites meanwhile is lost
+        return path, place
+    return link, place
 
 
 def _files(source: Path) -> Iterator[Tuple[float, int, Path]]:
     """Yield time, size and path of the evidence below a folder; links are not followed."""
     visited = 0
-    for folder, _, names in os.walk(source):
+    for folder, folders, names in os.walk(source):
+        folders[:] = [name for name in folders if not name.startswith(_STAGED)]
         for name in names:
             visited += 1
             if visited > MOST_VISITED:

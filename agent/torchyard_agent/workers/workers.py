@@ -14,6 +14,7 @@ from torchyard_agent.telemetry.gpu_health import GpuHealth
 from torchyard_agent.telemetry.log_forwarder import LogForwarder
 from torchyard_agent.telemetry.logs import RankLog, bound_stderr
 from torchyard_agent.workers import failed_rounds, failure
+from torchyard_agent.workers.background import Background
 from torchyard_agent.workers.command import Plain, Torchrun, classify, sent_program, torchrun_interpreter
 from torchyard_agent.workers.environment import REMOVED_FROM_WORKERS
 from torchyard_agent.workers.ports import ReservedPort
@@ -48,6 +49,7 @@ class Workers:
         kind: of the newest round.
         round: the current round; None between rounds. The HTTP thread also reads it.
         exit: `exit` of the newest round, as in docs/protocol.md; None before the first has ended.
+        disk: writes what failed rounds leave; a disk of others may take minutes.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Workers:
         self.round: Optional[RoundRun] = None
         self.exit: Optional[Dict[str, Any]] = None
         self.port = ReservedPort()
+        self.disk = Background("failed-rounds")
         self._echo = LogForwarder(sys.stdout.buffer)
         self._last_reports: List[Dict[str, Any]] = []
         self._last_logs: List[RankLog] = []
@@ -97,7 +100,8 @@ class Workers:
         self.port.lend()
         run = RoundRun(self.settings, spec, plain=isinstance(self.kind, Plain))
         if self.settings.keep_files_seconds and self.settings.record_folder is not None and not spec["nodeRank"]:
-            failed_rounds.prune(self.settings.record_folder, self.settings.keep_files_seconds)
+            folder, age = self.settings.record_folder, self.settings.keep_files_seconds
+            self.disk.begin(lambda: failed_rounds.prune(folder, age))
         self.round = run
         logger.info("round %d: %d of %d nodes, %d workers", number, spec["nodeRank"], spec["nodes"], len(run.ranks))
         zygote = self.warm.zygote_for(self.kind) if env == self.env else None  # what torch reads once cannot change
@@ -211,12 +215,17 @@ class Workers:
             self._statuses.setdefault(self.round.launcher, -signal.SIGKILL)
 
     def keep_failed(self, *, terminated: bool) -> None:
-        """Keep output and files of the round that has just ended, if its failure began here."""
+        """Begin to write output and files of the round that has just ended, if its failure began here."""
         ended, folder = self.exit, self.settings.record_folder
         if ended is None or folder is None or not failed_rounds.began_here(ended, terminated=terminated):
             return
-        sources = [self.settings.run_dir] if self.settings.keep_files_seconds else []
-        failed_rounds.keep(folder, self.settings.pod_name, ended, self._last_logs, sources)
+        run_dir = self.settings.run_dir if self.settings.keep_files_seconds else None
+        evidence = failed_rounds.Evidence(self.settings.pod_name, ended, self._last_logs, run_dir)
+        if not self.disk.begin(lambda: evidence.write(folder)):
+            evidence.close()
+            logger.warning(
+                "round %d: its output is not kept: %s does not take that of former ones", ended["round"], folder
+            )
 
     def _ended(self, run: RoundRun, status: int) -> None:
         left = kill_descendants(os.getpid(), self.warm.pids())
