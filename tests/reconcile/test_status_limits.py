@@ -34,7 +34,14 @@ from torchyard.reconcile.progress import MAX_DEVICES
 TIME = Time.parse("2026-11-21T06:20:00Z")
 LINES = ["x" * 200] * 20
 BADLY = Cause(
-    rank=8191, pod="p" * 63, node="n" * 253, exit_code=137, class_="WorkerFailed", exception="e" * 2000, lines=LINES
+    rank=8191,
+    pod="p" * 63,
+    node="n" * 253,
+    exit_code=137,
+    class_="WorkerFailed",
+    exception="e" * 2000,
+    lines=LINES,
+    events=["v" * 300] * 4,
 )
 
 

@@ -209,6 +209,9 @@ class Cause(StatusModel, frozen=True, kw_only=True):
     class_: Annotated[Reason, doc("Reason code of the failure.")] = field(default=NO_REASON, name="class")
     exception: Annotated[str, doc("Exception type and message.")] = ""
     lines: Annotated[list[str], doc("Last lines of the failing rank.")] = field(default_factory=list)
+    events: Annotated[list[str], doc("Last events of its pod, if that was lost or has ended.")] = field(
+        default_factory=list
+    )
 
 
 class Attempt(StatusModel, frozen=True, kw_only=True):
@@ -557,10 +560,12 @@ def _with_attempt(status: TrainingJobStatus, index: int, attempt: Attempt) -> Tr
 
 
 def _without_lines(attempt: Attempt) -> Attempt:
-    return replace(attempt, cause=replace(attempt.cause, lines=[])) if attempt.cause is not None else attempt
+    return replace(attempt, cause=replace(attempt.cause, lines=[], events=[])) if attempt.cause is not None else attempt
 
 
 def _short(attempt: Attempt) -> Attempt:
     if attempt.cause is None:
         return attempt
-    return replace(attempt, cause=replace(attempt.cause, lines=[], exception=attempt.cause.exception[:SHORT]))
+    return replace(
+        attempt, cause=replace(attempt.cause, lines=[], events=[], exception=attempt.cause.exception[:SHORT])
+    )

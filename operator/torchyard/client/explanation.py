@@ -217,6 +217,7 @@ def _failures(job: TrainingJob) -> list[str]:
                 + (f", {words}" if words else "")
                 + charged
             )
+            lines += [f"  event: {clean(each)}" for each in attempt.cause.events]
     return lines + [f"  {line}" for line in last_lines(job)[1:]] if job.status.state != State.SUCCEEDED else lines
 
 

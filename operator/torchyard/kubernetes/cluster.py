@@ -316,6 +316,7 @@ class KubeCluster:
             self.jobs.written(written)
             if status.attempts != job.status.attempts:
                 self.remembered_nodes.learn([written])
+                self._explain_loss(job, status)
 
     async def emit_event(self, job: TrainingJob, event: EmitEvent) -> None:
         """Queue an event of the job; return at once."""
@@ -347,6 +348,13 @@ class KubeCluster:
             raise forbidden(error) or error from error
 
     # Writes and caches.
+
+    def _explain_loss(self, before: TrainingJob, after: TrainingJobStatus) -> None:
+        """Read the events of the pods that a status names as the cause of a round's end, and the one before did not."""
+        known = {each.cause.pod for each in before.status.attempts if each.cause is not None}
+        for pod in dict.fromkeys(each.cause.pod for each in after.attempts if each.cause is not None):
+            if pod and pod not in known:
+                self.tracked.explain_loss(before.metadata.uid, pod)
 
     async def _went(self, job: TrainingJob, action: DeletePod) -> bool:
         """Return whether a pod is no longer there: it may have changed only, or an admission plug-in had a conflict."""

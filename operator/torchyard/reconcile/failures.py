@@ -7,13 +7,14 @@ from msgspec.structs import replace
 
 from torchyard.api.exit_codes import CLASSES, EXIT_REASONS, SHELL_CODES, ExitCode, reason_of_exit
 from torchyard.api.reasons import Reason
-from torchyard.api.status import Cause
+from torchyard.api.status import Cause, TrainingJobStatus
 from torchyard.api.values import Duration
 from torchyard.reconcile.observed import Failure, Pod, RoundExit, View
 
 MAX_EXCEPTION = 600
 MAX_LINE = 400
 MAX_LINES = 20
+MAX_EVENT, MAX_EVENTS = 300, 4
 _NOT_FETCHED = (Reason.INPUT_NOT_FETCHED, Reason.CODE_NOT_FETCHED, Reason.REQUIREMENTS_NOT_INSTALLED)
 
 
@@ -220,6 +221,21 @@ def lost(node_rank: int, pod: Pod | None, reason: Reason, message: str, now: flo
             exception=message,
         ),
     )
+
+
+def with_pod_events(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status with the events of pods that ended or are gone, at the newest round whose cause each is."""
+    found = {pod.name: pod.events for pod in view.pods if pod.events and not pod.alive}
+    if not found:
+        return status
+    attempts = list(status.attempts)
+    for index in reversed(range(len(attempts))):
+        cause = attempts[index].cause
+        events = found.pop(cause.pod, ()) if cause is not None else ()
+        if cause is not None and events and not cause.events:
+            shown = [event[:MAX_EVENT] for event in events[-MAX_EVENTS:]]
+            attempts[index] = replace(attempts[index], cause=replace(cause, events=shown))
+    return status if attempts == status.attempts else replace(status, attempts=attempts)
 
 
 def overdue(limit: Duration, phase: str, now: float, *, nodes: int) -> Outcome:

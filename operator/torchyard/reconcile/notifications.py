@@ -120,7 +120,7 @@ def cloud_event(
     }
     if notification.cause is not None:
         # The last lines of a program may contain anything; who may read the job finds them in its status.
-        data["cause"] = msgspec.structs.replace(notification.cause, lines=[])
+        data["cause"] = msgspec.structs.replace(notification.cause, lines=[], events=[])
     if link:
         for place, text in zip(PLACES, (namespace, name, cluster), strict=True):
             link = link.replace(place, quote(text, safe=""))

@@ -49,6 +49,7 @@ class Pod(Struct, frozen=True, kw_only=True):
     reason: str = ""  # why it waits, is deleted or ended (OOMKilled, Evicted, ...); a code of the cluster if unknown
     message: str = ""
     lines: tuple[str, ...] = ()  # the end of its log, if it ended without a report of its agent
+    events: tuple[str, ...] = ()  # the last ones about a pod that ended or is gone, oldest first
     configuration: str = ""  # digest of the spec that it was created from; empty: unknown
     images: Images | None = None  # it was created with
     pulling: str = ""  # the image that its node pulls now

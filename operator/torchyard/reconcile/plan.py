@@ -33,6 +33,7 @@ from torchyard.reconcile.actions import (
     WriteStatus,
 )
 from torchyard.reconcile.code import same_pod
+from torchyard.reconcile.failures import with_pod_events
 from torchyard.reconcile.gang import empty_gang, keep_gang, kept_pod, leftovers
 from torchyard.reconcile.observed import Observed, Pod, View, admission, node_loss_due, observe, with_pod_agents
 from torchyard.reconcile.progress import with_figures
@@ -62,7 +63,7 @@ def plan(view: View) -> Plan:
     decided = next_transition(seen, progress.advance(view, with_figures(seen, before)))
     status = replace(decided.status, observed_generation=max(before.observed_generation, view.job.metadata.generation))
     kept = None if status.state.terminal else kept_pod(view, status)  # the pods of a finished job stay anyway
-    status = status if status.kept_pod == kept else replace(status, kept_pod=kept)
+    status = with_pod_events(view, status if status.kept_pod == kept else replace(status, kept_pod=kept))
     due = [*decided.due, *node_loss_due(view), *((kept.until,) if kept is not None and kept.until else ())]
     deletes: tuple[DeletePod, ...] = ()
     creates: tuple[CreatePod, ...] = ()
@@ -163,8 +164,11 @@ def _finished(view: View, status: TrainingJobStatus) -> Plan:
     """Return the actions for a finished job: agents exit, remaining pods are deleted, the TTL runs."""
     completed = since(status.completion_time, view.now)
     deletes, due = leftovers(view, completed)
+    explained = with_pod_events(view, status)
+    acknowledged = _acknowledge(view, explained, quiet=not deletes)
+    news = _write(status, bounded(explained)) if explained is not status else ()
     actions: list[Action] = [
-        *_acknowledge(view, status, quiet=not deletes),
+        *(acknowledged or news),
         *_changed_commands(view, _exits(view, exit_code(status))),
         *deletes,
         *scheduling.changes(view, status),

@@ -22,6 +22,7 @@ PASSING = (
     "secondsLost",
     "columns",
     "imagePull",
+    "events",
 )
 
 # A deletion by force is two events within a moment: on which of them an operator acts is chance.

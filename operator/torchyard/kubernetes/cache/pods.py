@@ -13,6 +13,7 @@ from torchyard.api.resource import ObjectMeta
 from torchyard.kubernetes.cache import nodes
 from torchyard.kubernetes.cache.informer import Informer
 from torchyard.kubernetes.cache.kubelet_events import KubeletEvents
+from torchyard.kubernetes.cache.lost_pods import LostPods
 from torchyard.kubernetes.cache.node_notices import NodeNotices
 from torchyard.kubernetes.cache.nodes import Nodes
 from torchyard.kubernetes.cache.orphans import Orphans
@@ -74,6 +75,7 @@ class Pods:
         self._nodes = Nodes(api, suspicion=self._suspicion, changed=self._node_changed, measured=self._measured)
         self._notices = NodeNotices(api, notices, changed=self._node_changed, clock=clock) if notices else None
         self._stuck = KubeletEvents(api, pods=self._stuck_pods, changed=self._notify)
+        self._lost = LostPods(api, changed=self._notify)
         self._strays = Orphans(api, there=self._keep, over=self._lose)
         self._ours: set[str] = set()  # uids of pods that the operator is known to have created
         self._dead: set[str] = set()  # pod uids that are gone according to the API server itself
@@ -98,6 +100,7 @@ class Pods:
         finally:
             await self._nodes.close()
             await self._stuck.close()
+            await self._lost.close()
             await self._strays.close()
 
     async def synced(self) -> None:
@@ -143,6 +146,12 @@ class Pods:
         former = self._uids.get((job.namespace, job.name), set()) - {job.uid}
         pods = (record for uid in former for record in self._jobs.get(uid, {}).values())
         return sorted(record.pod.name for record in pods if record.pod.alive and self._is_ours(record))
+
+    def explain_loss(self, job_uid: str, name: str) -> None:
+        """Read the events of a pod that ended, is being deleted or vanished, if it did."""
+        for record in (*self._own(job_uid), *self._vanished.get(job_uid, {}).values()):
+            if record.pod.name == name and (record.pod.deleting or record.pod.phase == "Failed"):
+                self._lost.look(record)
 
     def leaving_nodes(self) -> list[str]:
         """Return the nodes that announce that they leave, the newest notice first."""
@@ -302,7 +311,8 @@ class Pods:
     def _pod(self, record: PodRecord) -> Pod:
         pod = record.pod
         if not pod.alive:
-            return pod
+            events = self._lost.of(record.uid)
+            return replace(pod, events=events) if events else pod
         if pod.phase == "Pending" and not pod.reason and record.bound is not None:
             reason, message = self._stuck.why(record.job_uid)
             pod = replace(pod, reason=reason, message=message) if reason else pod
