@@ -1,6 +1,7 @@
 """Commands in a folder of another user: its files are read as data, and never run."""
 
 import ast
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from torchyard.cli.main import main
+from torchyard.client.location import HERE
 from torchyard.interpreter import own_environment, own_python
+from torchyard.ui.content import Reader, Topic
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("json", "typing", "msgspec", "runpy", "re", "os", "site", "sitecustomize", "torch", "torchyard", "hashlib")
@@ -131,3 +134,37 @@ def test_no_file_of_a_run_makes_a_command_hang_or_fail_without_a_sentence(tmp_pa
         assert not {"\x1b", "\u202e"} & set(said.out + said.err), words
     main(["ps"])
     assert "y " in capsys.readouterr().out, "one damaged run hides no other"
+
+
+NAMES = (b"A B", b"x\ny  Running", b"\x1b[31mred", b"\xff\xfe", "\u202elive".encode(), b"--help")
+
+
+def test_a_folder_that_no_command_can_name_is_one_line_of_a_list(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path))
+    for name in (b"x", *NAMES):
+        folder = tmp_path / "runs" / os.fsdecode(name)
+        folder.mkdir(parents=True)
+        (folder / "job.yaml").write_text(json.dumps(RECORD))
+    assert main(["ps"]) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == len(said.err.splitlines()) + 2 == len(NAMES) + 2
+    assert said.err.count("has no valid name of a run; rename it") == len(NAMES)
+    rows = json.loads(asyncio.run(Reader({"here": HERE}).read(Topic("jobs", "here"))).data)["jobs"]
+    assert [row["state"] for row in rows].count("Unreadable") == len(NAMES)
+
+
+def test_the_file_of_a_sweep_cannot_lead_its_deletion_elsewhere(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    folder, kept = tmp_path / "home/sweeps/x", tmp_path / "kept"
+    folder.mkdir(parents=True)
+    kept.mkdir()
+    spec = {
+        "objective": {"metric": "loss", "goal": "minimize"},
+        "parameters": [{"path": "env.X", "choice": ["1"]}],
+        "jobTemplate": {"spec": {"script": "1"}},
+    }
+    metadata = {"name": str(kept), "uid": "u"}
+    document = {"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingSweep", "metadata": metadata, "spec": spec}
+    (folder / "sweep.yaml").write_text(json.dumps(document))
+    assert main(["sweep", "rm", "x"]) == 0, capsys.readouterr().err
+    assert (kept.exists(), folder.exists()) == (True, False)

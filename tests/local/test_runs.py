@@ -231,8 +231,11 @@ def test_a_damaged_status_costs_the_status_not_the_run(folder, tmp_path, damage)
         "[" * 100_000,
         f"spec: {'[' * 100_000}",  # YAML alone: libyaml would end this process
         f"spec: &spec {{nodes: 1, args: [{'*spec, ' * 9}]}}",
+        '{"metadata": {"name": "x"}, "spec": {"nodes": NaN}}',
+        '{"metadata": {"name": "x", "labels": {"a": "\\ud83d"}}, "spec": {}}',
+        f'{{"metadata": {{"name": "x", "generation": {2**63}}}, "spec": {{}}}}',
     ],
-    ids=["list", "syntax", "type", "large", "deep", "deep-yaml", "aliases"],
+    ids=["list", "syntax", "type", "large", "deep", "deep-yaml", "aliases", "nan", "surrogate", "integer"],
 )
 def test_a_damaged_job_file_is_named(folder, tmp_path, damage):
     create_run(folder, job(), tmp_path)

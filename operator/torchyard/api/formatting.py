@@ -31,6 +31,11 @@ def clean(line: str) -> str:
     return CONTROLS.sub("", ESCAPES.sub("", line))
 
 
+def name_of_file(name: str) -> str:
+    """Return the name of a file, or a sentence with one, as a line that UTF-8 can hold: a name may have any bytes."""
+    return clean(name.encode("utf-8", "backslashreplace").decode())
+
+
 def addressed(text: str, name: str, flags: str = "") -> str:
     """Return a sentence whose commands can be typed as they stand: with the name of the job and where it is.
 

@@ -285,22 +285,21 @@ def columns(status: TrainingJobStatus) -> Columns:
     loss, reward = newest.get("loss"), newest.get("reward")
     running = status.state == State.RUNNING
     return Columns(
-        # Rounded down: what is not done never reads 100%.
-        progress=_percent(progress.percent) if progress.percent is not None else "",
+        progress=f"{whole_percent(progress.percent)}%" if progress.percent is not None else "",
         step=f"{progress.step}/{progress.total_steps}" if progress.total_steps else str(progress.step or ""),
         loss=figure(loss) if loss is not None else "",
         reward=figure(reward) if reward is not None else "",
         rate=f"{figure(rate)}/s" if rate is not None else "",
-        goodput=_percent(status.goodput.percent) if status.goodput is not None else "",
+        goodput=f"{whole_percent(status.goodput.percent)}%" if status.goodput is not None else "",
         eta=span(progress.eta_seconds) if running and progress.eta_seconds is not None else "",
         result=_result(newest),
         avoids=_some([each.node for each in status.avoided_nodes]),
     )
 
 
-def _percent(share: float) -> str:
-    """Return a share as whole percent, 0 to 100 whatever a status says."""
-    return f"{int(min(max(share, 0.0), 100.0))}%"
+def whole_percent(share: float) -> int:
+    """Return a share in whole percent, 0 to 100 whatever a status says; what is not done never reads 100."""
+    return int(min(max(share, 0.0), 100.0))
 
 
 def _some(nodes: Sequence[str]) -> str:

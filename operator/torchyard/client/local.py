@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct, field
 
 from torchyard.api.files import read_regular
+from torchyard.api.formatting import name_of_file
 from torchyard.api.resource import TrainingJob, job_document
 from torchyard.api.values import DNS_LABEL_PATTERN, plural
 from torchyard.client.backend import MAX_RECORD, RECORD, THIS_MACHINE, Kept, LogLine, Notice, States, Unreadable, logged
@@ -71,7 +72,7 @@ class LocalBackend:
             try:
                 run = load(folder)
             except TorchYardError as error:
-                unreadable.append(Unreadable(folder.name, str(error)))
+                unreadable.append(_unreadable(folder.name, str(error)))
             else:
                 if not expire_run(folder, run.job):
                     found.append(kept(run))
@@ -85,7 +86,7 @@ class LocalBackend:
         found, damaged = local_summaries(
             lambda folder: load(folder).job, lambda folder: bool(living_processes(folder.pods))
         )
-        return [*found, *(Unreadable(name, sentence) for name, sentence in damaged.items())]
+        return [*found, *(_unreadable(name, sentence) for name, sentence in damaged.items())]
 
     async def states(self, name: str, uid: str = "", *, until_deleted: bool = False) -> States:
         """Yield a run every second; None once it is gone or another run has its name.
@@ -280,6 +281,10 @@ class Run(NamedTuple):
         return TorchYardError(what, f"`torchyard resume {name}` continues it")
 
 
+def _unreadable(name: str, sentence: str) -> Unreadable:
+    return Unreadable(name_of_file(name), name_of_file(sentence))
+
+
 def named(name: str) -> RunFolder:
     """Return the folder for a run of this name, whether or not it exists.
 
@@ -319,6 +324,9 @@ def load(folder: RunFolder) -> Run:
     Raises:
         TorchYardError: its files are missing or damaged.
     """
+    if not re.fullmatch(DNS_LABEL_PATTERN, folder.name):
+        what = f"the folder {str(folder.path)!r} has no valid name of a run"
+        raise TorchYardError(what, "rename it: names are lower-case letters, digits and hyphens")
     controlled = is_controlled(folder) is not None  # before the status: what was written last is then read
     try:
         job = read_run(folder)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from torchyard.api.formatting import name_of_file
 from torchyard.api.resource import TrainingJob
 from torchyard.client.location import Location, connection_to
 from torchyard.local.sweeps import is_sweep_controlled, load_sweep, sweep_names, trial_jobs
@@ -32,7 +33,7 @@ def sweeps_here() -> Listing:
             sweep = load_sweep(name)
             sweeps.append(with_status(sweep, trial_jobs(sweep)))
         except ValueError as error:
-            damaged[name] = f"cannot be read: {error}"
+            damaged[name_of_file(name)] = name_of_file(f"cannot be read: {error}")
     return Listing(sweeps, damaged)
 
 

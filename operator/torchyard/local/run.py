@@ -8,6 +8,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -298,14 +299,41 @@ def decode_object(data: bytes) -> dict[str, Any]:
         ValueError: it is neither, or not an object.
     """
     try:
-        document = json.loads(data)
+        document = json.loads(data, parse_constant=_no_number)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except _NoNumberError as error:
+        raise ValueError(f"{error} is not a number of JSON") from None
     except ValueError:
         document = _from_yaml(data)
+    if _ESCAPE.search(data) is not None:
+        _require_whole_characters(document)
     if not isinstance(document, dict):
         raise ValueError("not an object")  # noqa: TRY004 - one kind for every fault of a file
     return document
+
+
+_ESCAPE = re.compile(rb"\\[uU]")
+
+
+class _NoNumberError(Exception):
+    """The text holds NaN or an infinity, which Python reads as numbers and JSON does not have."""
+
+
+def _no_number(text: str) -> float:
+    raise _NoNumberError(text)
+
+
+def _require_whole_characters(document: Any) -> None:
+    """Check that UTF-8 can hold all texts: an escape may stand for half of a surrogate pair.
+
+    Raises:
+        ValueError: it cannot hold one.
+    """
+    try:
+        json.dumps(document, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"a text holds U+{ord(error.object[error.start]):04X}, half of a surrogate pair") from None
 
 
 def _from_yaml(data: bytes) -> Any:

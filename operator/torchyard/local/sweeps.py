@@ -72,7 +72,7 @@ def sweep_names() -> list[str]:
 
 
 def load_sweep(name: str) -> TrainingSweep:
-    """Read a sweep.
+    """Read a sweep. Its name is that of its folder, which is a valid one, whatever the file says.
 
     Raises:
         NoSweepError: it does not exist.
@@ -82,13 +82,14 @@ def load_sweep(name: str) -> TrainingSweep:
         raise NoSweepError(name)
     path = sweeps_folder() / name / "sweep.yaml"
     try:
-        return read_sweep(decode_object(read_regular(path, MAX_BYTES)))
+        sweep = read_sweep(decode_object(read_regular(path, MAX_BYTES)))
     except (FileNotFoundError, NotADirectoryError):
         raise NoSweepError(name) from None
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: {error}") from None
+    return msgspec.structs.replace(sweep, metadata=msgspec.structs.replace(sweep.metadata, name=name))
 
 
 def create_sweep(sweep: TrainingSweep, source_folder: Path) -> TrainingSweep:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from torchyard.api.formatting import clean
 from torchyard.api.names import OF_THIS_MACHINE
-from torchyard.api.resource import ObjectMeta, TrainingJob
+from torchyard.api.resource import ObjectMeta, TrainingJob, whole_percent
 from torchyard.api.status import NonFinite, State
 from torchyard.api.values import figure
 from torchyard.sweeps.outcomes import Outcome, best_of, better, outcomes_of, why_failed
@@ -80,9 +80,9 @@ def results_of(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob]) -> list[Re
                 state=str(status.state),
                 value=value,
                 non_finite=outcome.non_finite if outcome is not None else running,
-                percent=outcome.percent if outcome is not None and not failed else int(done or 0),
+                percent=outcome.percent if outcome is not None and not failed else whole_percent(done or 0),
                 parameters=trials[number].record.parameters,
-                progress=f"{int(done)}%" if done is not None else "",
+                progress=f"{whole_percent(done)}%" if done is not None else "",
                 seconds=ended - begun if begun is not None and ended is not None else None,
                 best=best is not None and best.trial == number,
                 why=why_failed(sweep.spec, trials[number]) if failed else "",
