@@ -42,6 +42,7 @@ _FINAL = re.compile(
     re.IGNORECASE,
 )
 """What git prints where trying again cannot help."""
+_SPEAKERS = ("fatal:", "error:", "remote:", "ssh:")
 _SUBMODULE, _LINK, _EXECUTABLE = "160000", "120000", "100755"
 _SSH = re.compile("ssh://|[^/:]+@[^/:]+:")
 _ASKPASS = """#!/bin/sh
@@ -175,9 +176,7 @@ def _failure(errors: Any) -> Exception:
     errors.seek(0)
     text = errors.read(_ERROR_BYTES).decode("utf-8", "replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = (
-        [line for line in lines if line.startswith(("fatal:", "error:", "remote:", "ssh:"))] or lines or ["git failed"]
-    )
+    said = [line for line in lines if line.startswith(_SPEAKERS) or _FINAL.search(line)] or lines or ["git failed"]
     sentence = "; ".join(dict.fromkeys(said))[:400]
     return (RejectedInputError if _FINAL.search(text) else FetchError)(f"git: {sentence}")
 
