@@ -15,6 +15,7 @@ from tests.support.cluster.operators import until
 from tests.support.cluster.training import Training
 
 OUTAGE_SECONDS = 60.0
+PARTITION_SECONDS = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,20 @@ async def test_killed_workers_operators_and_deleted_pods(training, operator, und
     assert await training.weights() == undisturbed
     restarts = (await jobs.status(training.name))["restarts"]
     assert (restarts["total"], restarts.get("counted", 0)) == (len(faults), 0)
+
+
+@pytest.mark.usefixtures("nodes")
+async def test_ranks_that_do_not_reach_each_other_for_half_a_minute_go_on(training, undisturbed):
+    await training.gained()
+    pods = await training.jobs.pods(training.name)
+    one, other = (pod["status"]["podIP"] for pod in pods.values())
+    before = training.newest_on_disk()
+    with testbed.apart(one, other):
+        await asyncio.sleep(PARTITION_SECONDS)
+        assert training.newest_on_disk() <= before + 20, "no rank trains alone"
+    assert await training.weights() == undisturbed
+    status = await training.jobs.status(training.name)
+    assert (status["round"], status.get("restarts", {}).get("total", 0)) == (1, 0)
 
 
 @pytest.mark.alone  # other tests have pods on the node, too

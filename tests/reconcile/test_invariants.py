@@ -1,5 +1,7 @@
 """Whatever happens in whatever order, these hold: a machine throws pods, agents, clocks and edits at the plan."""
 
+import re
+
 import msgspec
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from torchyard.api import values
 from torchyard.api.launch import fewest_nodes
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec_placement import Elastic
-from torchyard.api.spec_reliability import Backoff, Restart
+from torchyard.api.spec_reliability import Backoff, Debug, Restart
 from torchyard.api.status import (
     CONDITION_TYPES,
     MAX_STATUS_BYTES,
@@ -20,12 +22,13 @@ from torchyard.api.status import (
     TrainingJobStatus,
 )
 from torchyard.api.values import Duration
-from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, WriteStatus
+from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, EmitEvent, WriteStatus
 from torchyard.reconcile.code import same_pod
 from torchyard.reconcile.gang import configuration
-from torchyard.reconcile.plan import plan
+from torchyard.reconcile.plan import MAX_MESSAGE, plan
 
 CODES = (1, 64, 69, 74, 75, 76, 134, 137, 139, 143)
+KEPT = st.sampled_from([Debug(), Debug(keep_failed_pod=Duration("2m")), Debug(keep_failed_pod=Duration("1h"))])
 CODES_OF_USERS = tuple(letter * 64 for letter in "abc")
 ANY = st.integers(min_value=0, max_value=7)
 ELASTIC = Elastic(min_nodes=1, max_nodes=4, wait=Duration("5s"), patience=Duration("20s"), cooldown=Duration("30s"))
@@ -46,13 +49,14 @@ class AnyHistory(RuleBasedStateMachine):
         most=st.none() | st.integers(0, 3),
         deadline=st.none() | st.just(Duration("10m")),
         size=SIZES,
+        debug=KEPT,
         travels=st.booleans(),
     )
-    def submitted(self, nodes, limit, most, deadline, size, travels):  # noqa: PLR0917 -- one draw each
+    def submitted(self, nodes, limit, most, deadline, size, debug, travels):  # noqa: PLR0917 -- one draw each
         restart = Restart(
             no_progress_limit=limit, max_restarts=most, backoff=Backoff(initial=Duration("1s"), max=Duration("8s"))
         )
-        self.world = World(nodes, restart=restart, active_deadline=deadline, **size)
+        self.world = World(nodes, restart=restart, active_deadline=deadline, debug=debug, **size)
         if travels:
             self.world.edit_code(CODES_OF_USERS[0], command=["torchrun", "train.py"])
         self.before = self.world.job
@@ -233,6 +237,18 @@ class AnyHistory(RuleBasedStateMachine):
         self.world.edit(nodes=nodes)
 
     @precondition(lambda self: self.world.job is not None)
+    @rule(debug=KEPT)
+    def user_keeps_failed_pods_or_no_longer(self, debug):
+        self.world.edit(debug=debug)
+
+    @precondition(lambda self: self.world.pods)
+    @rule(which=ANY, events=st.lists(st.sampled_from(["Killing", "NodeNotReady"]), max_size=6))
+    def events_of_an_ended_pod_become_known(self, which, events):
+        uid = self.pick([uid for uid, pod in self.world.pods.items() if not pod.alive], which)
+        if uid is not None:
+            self.world.pods[uid] = replace(self.world.pods[uid], events=tuple(events))
+
+    @precondition(lambda self: self.world.job is not None)
     @rule(lr=st.integers(1, 3))
     def user_edits_what_only_a_new_gang_can_follow(self, lr):
         """The API server cannot refuse it: parameters of a trainer are not typed there."""
@@ -301,6 +317,7 @@ class AnyHistory(RuleBasedStateMachine):
             if not decided.actions:
                 assert decided.requeue_after is None or decided.requeue_after > 0
                 self.nothing_of_another_round_trains()
+                self.only_the_newest_failure_keeps_its_pod()
                 return
             for action in decided.actions:
                 self.check(action)
@@ -321,12 +338,22 @@ class AnyHistory(RuleBasedStateMachine):
             assert all(pod.name == action.name for pod in live), "at most one live pod per index"
         elif isinstance(action, DeletePod):
             assert action.uid in world.cache
+            kept = job.status.kept_pod
+            if kept is not None and world.cache[action.uid].name == kept.name:
+                assert job.metadata.deletion_timestamp is not None, "a kept pod stays"
         elif isinstance(action, CommandAgent) and action.verb == "run":
             meet = job.status.rendezvous
             assert meet.open
             assert action.round == job.status.round, "a round is persisted before any agent gets it"
             assert meet.members[action.node_rank] == action.pod_uid
             assert (action.master_address, action.master_port) == (meet.master_address, meet.master_port)
+        elif isinstance(action, EmitEvent):
+            assert 0 < len(action.message) <= MAX_MESSAGE
+            if action.reason == "Resizing":
+                now, then = map(int, re.findall(r"from (\d+) to (\d+) node", action.message)[0])
+                assert now == len(job.status.rendezvous.members), "the size that it has"
+                assert now != then
+                assert fewest_nodes(job.spec) <= then <= job.spec.nodes
         elif isinstance(action, WriteStatus) and action.status.round > job.status.round:
             assert action.status.round == job.status.round + 1
             assert not job.status.rendezvous.open, "a round opens after the one before was closed"
@@ -400,6 +427,21 @@ class AnyHistory(RuleBasedStateMachine):
         allowed = {status.round} if status.rendezvous.open else set()
         for uid, number in world.training.items():
             assert number in allowed or (uid in self.strays and world.pods[uid].deleting)
+
+    def only_the_newest_failure_keeps_its_pod(self):
+        """The kept pod has ended, is in the way of none, and every other pod that has ended goes."""
+        world, status = self.world, self.world.status
+        if world.delayed or status.state.terminal:
+            return
+        kept = status.kept_pod
+        ended = {pod.name for pod in world.pods.values() if not pod.alive and not pod.deleting}
+        if kept is not None:
+            limit = world.job.spec.debug.keep_failed_pod
+            assert kept.name in ended
+            assert limit is not None
+            assert world.now < kept.until <= world.now + limit
+        if status.state.at_rest:
+            assert ended <= {kept.name if kept is not None else ""}
 
     @invariant()
     def never_two_rounds_train_after_the_newest_was_told(self):

@@ -9,6 +9,7 @@ Any cluster can carry the other tests; what breaks nodes needs `make kind-up`:
         worker.disconnect()
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -31,6 +32,7 @@ CUT_RULES = f"""table {CUT} {{
   chain in {{ type filter hook prerouting priority raw; iifname "eth0" drop; }}
   chain out {{ type filter hook postrouting priority 300; oifname "eth0" drop; }}
 }}"""
+APART = "inet torchyard_apart"
 API_SERVER = "/etc/kubernetes/manifests/kube-apiserver.yaml"
 PARKED = "/etc/kubernetes/kube-apiserver.yaml"
 
@@ -101,6 +103,17 @@ class Node:
     def connect(self) -> None:
         """End what `disconnect` began; a node that is not cut off stays as it is."""
         self.succeeds("nft", "delete", "table", *CUT.split())
+
+    def separate(self, one: str, other: str) -> None:
+        """Drop what two pods send to each other over this node; everything else passes. `unite` ends it."""
+        family = "ip6" if ":" in one else "ip"
+        drops = " ".join(f"{family} saddr {a} {family} daddr {b} drop;" for a, b in ((one, other), (other, one)))
+        chain = f"chain c {{ type filter hook prerouting priority raw; {drops} }}"
+        self.run("nft", f"table {APART}_{_digest(one, other)} {{ {chain} }}")
+
+    def unite(self, one: str, other: str) -> None:
+        """End what `separate` began."""
+        self.succeeds("nft", "delete", "table", *f"{APART}_{_digest(one, other)}".split())
 
     def stop_kubelet(self) -> None:
         """Stop the kubelet; the node's containers go on."""
@@ -176,6 +189,27 @@ class Node:
         if offered != GPUS["nvidia.com/gpu"]:
             core.patch_node_status(self.name, {"status": {"capacity": GPUS, "allocatable": GPUS}}, _request_timeout=10)
         return offered == GPUS["nvidia.com/gpu"]
+
+
+@contextmanager
+def apart(one: str, other: str) -> Iterator[None]:
+    """Keep packets of two pods from each other within the block, on whichever nodes they are.
+
+    Args:
+        one: address of a pod.
+        other: address of another pod.
+    """
+    try:
+        for node in workers():
+            node.separate(one, other)
+        yield
+    finally:
+        for node in workers():
+            node.unite(one, other)
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256(" ".join(texts).encode()).hexdigest()[:12]
 
 
 def _core() -> client.CoreV1Api:
