@@ -1,6 +1,6 @@
 """A soak: faults of every kind, one after the other, on one training job; its weights must not differ by a bit.
 
-    python benchmarks/soak.py [--faults 1200] [--seed 1] [--strategy ddp] [--disk 256]
+    python benchmarks/soak.py [--faults 1200] [--seed 1] [--strategy ddp] [--disk 256] [--folder FOLDER]
 
 `torchyard run` trains a small cvrp job. Whenever it has made progress since the last fault, the next is drawn, each
 kind once and then by weight. After each the status is held against what was done: cause, rank, pod, code, budget,
@@ -8,6 +8,9 @@ counters, size. At the end nothing may be left of the run, no process may have g
 undisturbed run. Everything is real. Anomalies are printed at once, with what the status said; exit code 1 if
 there were any. `--steps` bounds it: some thirty are made between two faults, and again in the undisturbed run. With
 `--pause` a fast machine makes no more: the disturbed run waits after each step.
+
+With `--folder`, the run and what is known of it stay there: after an interruption, or once `--minutes` are over, the
+job is stopped, the exit code is 75, and the same command continues with the next fault.
 """
 
 import argparse
@@ -32,9 +35,11 @@ from rich.progress import Progress
 from rich.table import Table
 from soak_checks import differences, leftovers
 from soak_faults import FAULTS, Expected, Scene, has_own_disk
-from soak_run import DEADLINE_SECONDS, NAME, Run, StuckError, footprint, until
+from soak_run import DEADLINE_SECONDS, NAME, STOPPED, Run, StuckError, footprint, read, until
 
 MAX_DESCRIPTORS_GAINED = 4
+RECORD = "soak.json"
+SETTINGS = ("seed", "steps", "interval", "pause", "strategy", "nodes", "procs", "only")
 PATIENT = Path(__file__).parents[1] / "tests" / "support" / "worker_modules" / "patient.py"
 
 
@@ -81,28 +86,63 @@ class Soak:
         self.notes: list[Note] = []
         self.anomalies: list[str] = []
         self.prints: dict[tuple[str, int], list[tuple[int, int, int]]] = collections.defaultdict(list)
+        self._fresh: list[str] | None = None  # kinds that have not happened yet
 
-    def __call__(self) -> None:
+    def __call__(self) -> bool:
+        """Inject faults; return whether all of them happened, and not only as many as there was time for."""
         kinds = {kind: each for kind, each in FAULTS.items() if not self.given.only or self.given.only in kind}
         if not has_own_disk(self.run.home):
             kinds.pop("disk full for a moment", None)
         deadline = time.monotonic() + 60 * self.given.minutes
         names, weights = [*kinds], [weight for _, weight in kinds.values()]
-        fresh = self.draw.sample(names, len(names))  # each of them once; then as often as they weigh
-        self.run.run()
-        before = self.steady(0)
+        continues = self._recall()
+        if self._fresh is None:
+            self._fresh = self.draw.sample(names, len(names))  # each of them once; then as often as they weigh
+        (self.run.resume if continues else self.run.run)()
+        before = self.steady(self.run.saved()[-1] if continues and self.run.saved() else 0)
         with Progress(console=self.console) as progress:
-            task = progress.add_task("faults", total=self.given.faults)
+            task = progress.add_task("faults", total=self.given.faults, completed=len(self.notes))
             while len(self.notes) < self.given.faults and time.monotonic() < deadline:
                 if before["progress"]["step"] > self.given.steps - self.given.reserve:
                     self.console.print("the run nears its end: no more faults")
                     break
-                kind = fresh.pop() if fresh else self.draw.choices(names, weights)[0]
+                kind = self._fresh.pop() if self._fresh else self.draw.choices(names, weights)[0]
                 before = self.fault(kind, before)
+                self._record()
                 progress.update(
                     task, advance=1, description=f"step {before['progress']['step']}, {len(self.anomalies)} anomalies"
                 )
+        enough = before["progress"]["step"] > self.given.steps - self.given.reserve
+        if self.given.folder is not None and not enough and len(self.notes) < self.given.faults:
+            return False
         self.finish(before)
+        return True
+
+    def _recall(self) -> bool:
+        """Take over what an earlier process did in this folder; return whether there is a run to be continued."""
+        known = read(self.run.home / RECORD)
+        if not known:
+            return False
+        if known["settings"] != settings(self.given):
+            raise SystemExit(f"{self.given.folder} has a soak with other settings: {known['settings']}")
+        self.notes = [Note(*each) for each in known["notes"]]
+        self.anomalies, self._fresh = known["anomalies"], known["fresh"]
+        version, internal, gauss = known["draw"]
+        self.draw.setstate((version, tuple(internal), gauss))
+        return self.run.folder.is_dir()
+
+    def _record(self) -> None:
+        """Write what is known, for a later process."""
+        known = {
+            "settings": settings(self.given),
+            "notes": self.notes,
+            "anomalies": self.anomalies,
+            "fresh": self._fresh,
+            "draw": self.draw.getstate(),
+        }
+        fresh = self.run.home / f"{RECORD}.new"
+        fresh.write_text(json.dumps(known))
+        fresh.replace(self.run.home / RECORD)
 
     def fault(self, kind: str, before: dict[str, Any]) -> dict[str, Any]:
         """Inject one, wait until the job is well again, and compare; the status then."""
@@ -202,6 +242,22 @@ def home(prefix: str, megabytes: int) -> Iterator[Path]:
                 subprocess.run(["umount", "--lazy", name], check=True)
 
 
+def settings(given: argparse.Namespace) -> dict[str, Any]:
+    """Return what one soak has in common, however many processes it takes."""
+    return {name: getattr(given, name) for name in SETTINGS}
+
+
+@contextlib.contextmanager
+def stopped(run: Run) -> Iterator[Run]:
+    """The run, which is stopped afterwards with all that it needs to continue."""
+    try:
+        yield run
+    finally:
+        if run.controller is not None and run.controller.poll() is None:
+            run.controller.send_signal(signal.SIGCONT)
+            run.end_controller(signal.SIGTERM)
+
+
 @contextlib.contextmanager
 def ended(run: Run) -> Iterator[Run]:
     """The run, of which nothing lives afterwards."""
@@ -280,16 +336,25 @@ def main() -> None:
     parser.add_argument(
         "--disk", type=int, default=0, help="MB of a disk in memory, so that it can be filled; needs root"
     )
+    parser.add_argument("--folder", type=Path, help="where the run stays, so that the same command continues it")
     parser.add_argument("--each", action="store_true", help="a line for every fault")
     parser.add_argument("--calm", default="", help="SHA-256 of the undisturbed run's weights, if it is known")
     given = parser.parse_args()
+    if given.folder is not None:
+        given.folder = given.folder.resolve()
+        given.folder.mkdir(parents=True, exist_ok=True)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a shell's background ignores some of them
         signal.signal(number, lambda *_: sys.exit(1))
     console = Console(stderr=True)
-    with home("soak-", given.disk) as folder, ended(run_in(folder, given)) as run:
+    place = contextlib.nullcontext(given.folder) if given.folder is not None else home("soak-", given.disk)
+    with place as folder, (stopped if given.folder is not None else ended)(run_in(folder, given)) as run:
         soak = Soak(run, given, console)
         try:
-            soak()
+            if not soak():
+                console.print(f"{len(soak.notes)} of {given.faults} faults: the same command continues")
+                for table in tables(soak):
+                    Console(width=140).print(table)
+                sys.exit(STOPPED)
             weights = digest(run)
         except (StuckError, subprocess.TimeoutExpired) as error:
             weights = ""

@@ -48,7 +48,7 @@ class Run:
         self.checkpoints = self.folder / "checkpoints"
         self.file = home / "job.yaml"
         self.scratch = home / "tmp"
-        self.scratch.mkdir(parents=True)
+        self.scratch.mkdir(parents=True, exist_ok=True)
         self.env = {**os.environ, "TORCHYARD_HOME": str(home), "TMPDIR": str(self.scratch), "OMP_NUM_THREADS": "1"}
         self.controller: subprocess.Popen[bytes] | None = None
         self.write_file()
@@ -67,6 +67,10 @@ class Run:
 
     def run(self) -> None:
         self.control("run", str(self.file))
+
+    def resume(self) -> None:
+        """Start a process that continues the run."""
+        self.control("resume", NAME)
 
     def say(self, *command: str) -> subprocess.CompletedProcess[str]:
         """A command of another terminal."""

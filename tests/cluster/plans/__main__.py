@@ -5,6 +5,7 @@ eval "$(make -s kind-env)"; python -m tests.cluster.plans --help
 
 import argparse
 import asyncio
+import json
 import re
 import secrets
 import sys
@@ -32,10 +33,18 @@ async def main() -> int:
     parser.add_argument("--kinds", default=",".join(KINDS), help="kinds of plans, by name")
     parser.add_argument("--only", default="", help="plans whose name this regular expression finds")
     parser.add_argument("--every", type=int, default=1, help="of those, each so-many-th")
+    parser.add_argument("--raw", type=Path, help="file of results: an interrupted run continues with it")
     parser.add_argument("--lanes", type=int, default=6, help="plans that run side by side")
     given = parser.parse_args()
+    if given.raw is not None and given.every != 1:
+        parser.error("--raw continues all plans, and --every would choose others each time: use one of them")
     console, counts, begun = Console(), Counter[tuple[str, str]](), time.monotonic()
     evidence = EVIDENCE / "plans"
+    former = (
+        [json.loads(line) for line in given.raw.read_text().splitlines()] if given.raw and given.raw.exists() else []
+    )
+    passed = {each["plan"] for each in former if each["result"] == "passed"}
+    counts.update((each["fault"], each["result"]) for each in former if each["result"] == "passed")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with tempfile.TemporaryDirectory() as folder, Progress(*columns, console=console) as progress:
         bar = progress.add_task("plans", total=0)
@@ -48,6 +57,10 @@ async def main() -> int:
             progress.advance(bar)
             result = "passed" if news.passed else "failed" if news.reached else "not reached"
             counts[news.plan.fault, result] += 1
+            if given.raw is not None:
+                line = {"plan": news.plan.name, "fault": news.plan.fault, "result": result, "seconds": news.seconds}
+                with given.raw.open("a") as file:
+                    file.write(json.dumps(line) + "\n")
             if not news.passed or not console.is_terminal:
                 console.print(f"{result}: {news.plan.name} ({news.seconds:.0f} s)", highlight=False, markup=False)
                 for each in news.wrong:
@@ -65,13 +78,15 @@ async def main() -> int:
                     lives=given.lives.split(","),
                     lanes=given.lanes,
                     kinds=given.kinds.split(","),
-                    chosen=lambda plan: plan.reveals or bool(re.search(given.only, plan.name)),
+                    chosen=lambda plan: (
+                        plan.reveals or (plan.name not in passed and bool(re.search(given.only, plan.name)))
+                    ),
                     every=given.every,
                     report=report,
                     evidence=evidence,
                 )
     table = Table(
-        "fault", "passed", "failed", "not reached", title=f"{len(results)} plans, {time.monotonic() - begun:.0f} s"
+        "fault", "passed", "failed", "not reached", title=f"{counts.total()} plans, {time.monotonic() - begun:.0f} s"
     )
     for fault in sorted({fault for fault, _ in counts}):
         table.add_row(fault, *(str(counts[fault, each]) for each in ("passed", "failed", "not reached")))
