@@ -93,9 +93,15 @@ def _from_pipe(descriptor: int, most: int) -> bytes:
 
 
 def remove_tree(folder: Path) -> None:
-    """Delete a folder with all that is in it, as far as possible; folders of unpacked code are read-only."""
+    """Delete a folder with all that is in it, as far as possible; folders of unpacked code are read-only.
+
+    Of a link, only the link: where it leads, modes and files stay.
+    """
     import shutil  # noqa: PLC0415 - only those who delete need it
 
+    if folder.is_symlink():
+        folder.unlink(missing_ok=True)
+        return
     for root, _, _ in os.walk(folder):
         with contextlib.suppress(OSError):
             Path(root).chmod(0o700)

@@ -31,9 +31,9 @@ def safe(text: str) -> str:
 
 def json_line(value: Any) -> str:
     """Return a value of a typed record as JSON on one line, for a stream of objects."""
-    import msgspec
+    from torchyard.api.json_text import encoded
 
-    return escaped(msgspec.json.encode(value).decode())
+    return escaped(encoded(value).decode())
 
 
 def escaped(json_text: str) -> str:

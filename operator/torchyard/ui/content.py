@@ -5,9 +5,8 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
-import msgspec
-
 from torchyard.api.formatting import addressed, clean
+from torchyard.api.json_text import encoded
 from torchyard.api.launch import checkpoint_claim
 from torchyard.api.names import SWEEP
 from torchyard.api.resource import status_document
@@ -115,7 +114,7 @@ class Reader:
         except TorchYardError as error:
             found = {"error": error.sentence, "fix": error.fix}
             status = 200 if location.api is None else status_of(error)
-        data = msgspec.json.encode(found, enc_hook=str)
+        data = encoded(found)
         return Content(data, hashlib.blake2b(data, digest_size=12).hexdigest(), status)
 
     def pause(self, topic: Topic) -> float:

@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import ClientConnectionResetError, web
 from aiohttp.typedefs import Middleware
 
+from torchyard.api.json_text import encoded
 from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.location import Location
 from torchyard.ui.access import HEADERS, Access
@@ -128,7 +129,7 @@ async def _errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _json(value: object, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json", status=status)
+    return web.Response(body=encoded(value), content_type="application/json", status=status)
 
 
 class _Watch(msgspec.Struct, frozen=True):
