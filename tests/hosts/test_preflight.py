@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from tests.agent.test_requirements import wheel
 
 from torchyard.api.resource import read_job
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.client.errors import TorchYardError
 from torchyard.client.hosts import preflight
+from torchyard.client.hosts.code import code_of, requirements_of
+from torchyard.client.hosts.launch import HostOptions, prepare
 from torchyard.client.hosts.package import Platform
 from torchyard.client.hosts.preflight import Home, Probe, Torch
 from torchyard.client.hosts.ssh import Host
+from torchyard.client.start import RequestedJob
 
 GOOD = Probe(
     time=0.0, python=(3, 12, 1), executable="/usr/bin/python3", system="Linux", machine="x86_64", libc="glibc 2.39",
@@ -94,3 +98,19 @@ def test_the_words_of_a_command_reach_the_host_unchanged(monkeypatch: pytest.Mon
     monkeypatch.setenv("TORCHYARD_SSH", "sh -c 'shift $(($# - 1)); exec sh -c \"$1\"' ssh")
     words = ["two words", "'quoted'", "$HOME `id` \\", "é"]
     assert Host("box").run('printf "%s\\n" "$@"', *words).decode().splitlines() == words
+
+
+def test_hosts_get_the_versions_of_the_lock_and_without_uv_such_a_job_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCHYARD_HOME", str(tmp_path / "home"))
+    wheel(tmp_path / "wheels", "ty_one", ["ty_two"])
+    wheel(tmp_path / "wheels", "ty_two")
+    (tmp_path / "needs.txt").write_text("ty_one\n")
+    job = read_job({
+        "metadata": {"name": "demo"},
+        "spec": {"command": ["a"], "code": {"path": ".", "requirements": "needs.txt", "wheels": "wheels"}},
+    })  # fmt: skip
+    wanted = RequestedJob(job, tmp_path, "job.yaml", is_file=True)
+    said: list[str] = []
+    assert requirements_of(wanted, code_of(wanted), GOOD, said.append) == "ty-one==1.0\nty-two==1.0"
+    with pytest.raises(TorchYardError, match="add --uv"):
+        prepare(wanted, HostOptions(("alpha",), ("",)), said.append)

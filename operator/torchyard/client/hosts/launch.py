@@ -15,7 +15,7 @@ from torchyard.api.resource import TrainingJob, job_document
 from torchyard.client.backend import Notice
 from torchyard.client.errors import TorchYardError
 from torchyard.client.hosts import preflight, setup
-from torchyard.client.hosts.code import code_of, without_code
+from torchyard.client.hosts.code import code_of, requirements_of, without_code
 from torchyard.client.hosts.preflight import Probe
 from torchyard.client.hosts.reach import addresses
 from torchyard.client.hosts.records import HostRun, Member, record, recorded
@@ -26,8 +26,6 @@ from torchyard.hosts.settings import GangSettings, HostSettings, NodeSettings
 from torchyard.hosts.slurm import SlurmSettings
 from torchyard.local.gang_share import shares
 from torchyard.local.run import run_folder
-
-REQUIREMENTS = "requirements.txt"
 
 
 class Slurm(NamedTuple):
@@ -161,25 +159,27 @@ def prepare(wanted: RequestedJob, options: HostOptions, notice: Notice) -> list[
         TorchYardError: a host lacks something, or cannot be reached.
     """
     hosts, spec = [Host(name) for name in options.hosts], wanted.job.spec
+    if spec.code is not None and spec.code.requirements is not None and not options.creates_environment:
+        what = "spec.code.requirements is installed on hosts into an environment that --uv creates"
+        raise TorchYardError(what, "add --uv; or install it there, and add --set code.requirements=null")
     reports = preflight.probe_all(hosts, spec, options.python, options.home)
     pods = shares(spec.nodes, len(hosts)) if options.slurm is None else [[]]
     creates = options.creates_environment
     preflight.require(hosts, reports, spec, [len(each) for each in pods], creates=creates)
     code = code_of(wanted)
-    for line in code.sentences:
+    for line in code.bundle.sentences():
         notice(f"torchyard: {line}")
 
     def one(index: int) -> Prepared:
         host, report = hosts[index], reports[index]
         if creates:
-            requirements = code.folder / REQUIREMENTS
-            text = requirements.read_text() if requirements.is_file() else ""
+            text = requirements_of(wanted, code, report, notice)
             python = setup.create_environment(host, report, text, trainer=spec.trainer is not None)
             report = preflight.probe(host, spec, python, options.home)
             preflight.require([host], [report], spec, [len(pods[index])], creates=False)
         tools = setup.install(host, report)
         return Prepared(
-            host, report, tools, setup.send_folder(host, report, code.archive, code.digest, _label(code.folder))
+            host, report, tools, setup.send_folder(host, report, code.archive, code.bundle.digest, _label(code.folder))
         )
 
     with ThreadPoolExecutor(len(hosts)) as pool:

@@ -61,6 +61,18 @@ def of_image(spec: TrainingJobSpec) -> Target:
     return Target(options, markers_of(python, _MACHINES[code.platform]), installed)
 
 
+def of_machine(version: tuple[int, int], machine: str) -> Target:
+    """Return the target of a new environment.
+
+    Args:
+        version: of its Python.
+        machine: as `uname -m` names it.
+    """
+    python = ".".join(map(str, version))
+    options = ["--python-version", python, "--python-platform", f"{machine}-manylinux_2_28"]
+    return Target(options, markers_of(python, machine), {})
+
+
 def markers_of(python: str, machine: str) -> dict[str, str]:
     """Return the values of environment markers on Linux."""
     return {
