@@ -89,6 +89,20 @@ def test_a_private_repository_gives_the_files_of_a_checkout_and_their_digest(pod
     assert [path.name for path in pod.tree.iterdir()] == ["model.py"], "an older commit, and a folder of it"
 
 
+def test_commits_that_no_round_used_for_a_month_are_deleted_from_the_cache(pod, secret, served):
+    server, _, first, second = served
+    wanted = {"url": f"{server.url}/code", "secret": secret(token=TOKEN.encode(), ca_crt=server.ca)}
+    assert pod.fetch(git={**wanted, "commit": first}) == (0, "")
+    (manifest,) = (pod.folder / "cache").glob("*.json")
+    (abandoned := pod.folder / "cache" / "0.partial").mkdir()
+    for path in (manifest, abandoned):
+        os.utime(path, (1, 1))
+    assert pod.fetch(git={**wanted, "commit": second}) == (0, "")
+    (kept,) = (pod.folder / "cache").glob("*.json")
+    assert kept != manifest
+    assert {path.name for path in (pod.folder / "cache").iterdir() if path.is_dir()} == {kept.stem}
+
+
 @pytest.mark.parametrize(
     ("change", "keys", "end"),
     [

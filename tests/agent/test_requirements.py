@@ -7,9 +7,10 @@ import zipfile
 import pytest
 
 from torchyard_agent.exit_codes import ExitCode
+from torchyard_agent.inputs.cache import KEPT_SECONDS
 from torchyard_agent.requirements import install, tools
 from torchyard_agent.requirements.lock import LockError, is_kept, plan, read
-from torchyard_agent.requirements.overlay import KEPT_SECONDS, Overlay
+from torchyard_agent.requirements.overlay import Overlay
 
 DIGEST = "--hash=sha256:" + "0" * 64
 

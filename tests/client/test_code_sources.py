@@ -10,6 +10,7 @@ from tests.support.agents.git_server import git, repository
 from tests.support.registry import needs_registry, registry
 
 from torchyard.api.spec_code import Code, GitCode
+from torchyard.client.bundle import store
 from torchyard.client.bundle.bundle import bundle_of
 from torchyard.client.bundle.repository import pinned
 from torchyard.client.errors import TorchYardError
@@ -63,6 +64,17 @@ def test_credentials_come_from_where_docker_keeps_them(tmp_path, monkeypatch):
     assert credentials("three.io") == ("me", "of three.io")
     with pytest.raises(TorchYardError, match="docker-credential-absent cannot be run"):
         credentials("four.io")
+
+
+def test_code_of_images_that_no_run_has_used_for_a_month_is_deleted(tmp_path):
+    for name in ("code-images/old", "code-images/new", "checkpoints-of-a-user"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("code-images/old", "checkpoints-of-a-user"):
+        os.utime(tmp_path / name, (1, 1))
+    store.expire(tmp_path)
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == {
+        "checkpoints-of-a-user", "code-images", "code-images/new",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("text", ["code", "me/code", "HOST.io/me/code", "host.io/me/Code", "host.io/../x", "-x.io"])

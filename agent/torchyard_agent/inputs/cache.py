@@ -16,11 +16,14 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from torchyard_agent.inputs.source import FetchError, Listing, SourceFile
 
+KEPT_SECONDS = 30 * 86400.0
+"""How long code and packages stay that no round has used. Inputs stay: they may be data that is nowhere else."""
 _CHUNK = 4 << 20
 
 
@@ -100,6 +103,33 @@ class Entry:
         _sync(self.folder.parent)
         shutil.rmtree(self.partial, ignore_errors=True)
         return manifest
+
+
+def expire(cache: Path, used: str, now: Optional[float] = None) -> List[str]:
+    """Delete entries of a cache that no round has used for a month, and what was begun then; return their keys.
+
+    Args:
+        cache: the folder.
+        used: key of an entry that stays.
+        now: unix seconds; None: the present.
+    """
+    before = (time.time() if now is None else now) - KEPT_SECONDS
+    deleted = []
+    for path in (*cache.glob("*.json"), *cache.glob("*.partial")):
+        entry = Entry(cache, path.stem)
+        try:
+            if path.stem == used or path.stat().st_mtime > before:
+                continue
+            with entry.locked() as mine:
+                if mine:
+                    if path.suffix == ".json":
+                        path.unlink()
+                        deleted.append(path.stem)
+                        shutil.rmtree(entry.folder, ignore_errors=True)
+                    shutil.rmtree(entry.partial, ignore_errors=True)
+        except OSError:
+            continue  # another pod was faster
+    return deleted
 
 
 def differs(path: Path, file: SourceFile, report: Callable[[int], None]) -> str:

@@ -33,7 +33,7 @@ class CodeSource(NamedTuple):
         shown: where it comes from, as people read it.
         folder: where it is mounted; empty: it is fetched.
         absent: what is wrong if that is no folder.
-        cache: folder of what is fetched.
+        cache: folder of what is fetched, which holds nothing else: what no round has used for a month is deleted.
         git: see `git.Repository`.
     """
 
@@ -126,6 +126,7 @@ def _fetched(source: CodeSource, repository: git.Repository, report: Any, sleep:
                 break
         report.set(NAME, message="another process fetches it")
         sleep(LOCK_SECONDS)
+    cache.expire(folder, entry.folder.name)
     return entry.folder / _TAR
 
 

@@ -11,14 +11,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from pathlib import Path
 from typing import Dict, Iterator, List, Optional
 
-from torchyard_agent.inputs.cache import Entry
-
-KEPT_SECONDS = 30 * 86400.0
-"""How long packages stay that no round has used."""
+from torchyard_agent.inputs.cache import Entry, expire
 
 
 class Overlay:
@@ -59,21 +55,7 @@ class Overlay:
 
     def expire(self, now: Optional[float] = None) -> List[str]:
         """Delete packages of the same root that no round has used for a month; return their keys."""
-        before = (time.time() if now is None else now) - KEPT_SECONDS
-        deleted = []
-        for manifest in self.root.glob("*.json"):
-            other = Overlay(self.root, manifest.stem)
-            try:
-                if other.folder == self.folder or manifest.stat().st_mtime > before:
-                    continue
-                with other.locked() as mine:
-                    if mine:
-                        manifest.unlink()
-                        shutil.rmtree(other.folder, ignore_errors=True)
-                        deleted.append(manifest.stem)
-            except OSError:
-                continue  # another pod was faster
-        return deleted
+        return expire(self.root, self.folder.name, now)
 
 
 def _measured(folder: Path) -> Dict[str, int]:

@@ -130,7 +130,7 @@ def pod_environment(
             spec.code,
             root=str(folder.code),
             folder=str(image_folder(folder.home, spec.code.image or "")),
-            cache=str(folder.home / "inputs"),
+            cache=str(fetched_folder(folder.home)),
             secret="",
             own=True,
         )
@@ -147,7 +147,17 @@ def input_folder(folder: RunFolder, each: Input) -> str:
 
 def image_folder(home: Path, image: str) -> Path:
     """Return where the code of an image is on this machine, once it is pulled."""
-    return home / "code-images" / image.rpartition(":")[2]
+    return images_folder(home) / image.rpartition(":")[2]
+
+
+def images_folder(home: Path) -> Path:
+    """Return where the code of images is on this machine, by digest, for all runs."""
+    return home / "code-images"
+
+
+def fetched_folder(home: Path) -> Path:
+    """Return where the code of repositories is on this machine, by commit, for all runs."""
+    return home / "fetched-code"
 
 
 def working_folder(job: TrainingJob, folder: RunFolder) -> Path:

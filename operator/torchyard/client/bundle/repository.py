@@ -78,19 +78,20 @@ def _ls_remote(repository: GitCode, names: list[str]) -> str:
     return done.stdout
 
 
-def fetched(code: Code, into: Path) -> Path:
+def fetched(code: Code, into: Path, cache: Path) -> Path:
     """Return a folder with the files of a pinned commit, as the agent of a pod fetches them.
 
     Args:
         code: of a repository, with its commit.
         into: folder of this machine, for this call alone.
+        cache: folder in which a commit is fetched once.
 
     Raises:
         TorchYardError: they cannot be had; the sentence is git's.
     """
     assert code.git is not None, "of a repository"
     place = code_source.settings(  # the caller compares the digest
-        replace(code, digest=None), root=str(into / "code"), folder="", cache=str(into / "cache"), secret="", own=True
+        replace(code, digest=None), root=str(into), folder="", cache=str(cache), secret="", own=True
     )
     with tempfile.TemporaryFile() as reports:  # no pipe: reports of a slow server would fill it
         number = reports.fileno()
@@ -113,4 +114,4 @@ def fetched(code: Code, into: Path) -> Path:
     if last.get("exit") != 0:
         raise TorchYardError(f"code: {last['message']}", "correct spec.code.git, or the credentials of your git")
     states = [json.loads(line)["inputs"] for line in lines[:-1]]
-    return into / "code" / str(states[-1][0]["revision"])
+    return into / str(states[-1][0]["revision"])

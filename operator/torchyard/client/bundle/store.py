@@ -4,15 +4,19 @@ import contextlib
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from torchyard.api.files import remove_tree
+from torchyard.local.environment import image_folder, images_folder
 from torchyard.local.run import home_folder, read_run
 from torchyard.local.runs import list_runs
 
 UNUSED_SECONDS = 3600.0
 """How long code stays that no run names: another process may be about to create its run."""
+
+IMAGE_SECONDS = 30 * 86400.0
+"""The same for the code of an image."""
 
 
 def keep(digest: str, parts: Sequence[bytes], home: Path | None = None) -> None:
@@ -41,15 +45,22 @@ def keep(digest: str, parts: Sequence[bytes], home: Path | None = None) -> None:
 
 
 def expire(home: Path | None = None) -> None:
-    """Delete code that no run names any more."""
-    folder = (home or home_folder()) / "code"
-    used = set()
+    """Delete code that no run names any more; that of images, which is read again from far away, after a month."""
+    home = home or home_folder()
+    used: set[str | None] = set()
+    images: set[str | None] = set()
     for run in list_runs(home):
         with contextlib.suppress(ValueError):  # damaged
             job = read_run(run)
             if job is not None and job.spec.code is not None:
                 used.add(job.spec.code.digest)
-    before = time.time() - UNUSED_SECONDS
+                images.add(image_folder(home, job.spec.code.image).name if job.spec.code.image else None)
+    _delete_unused(home / "code", used, UNUSED_SECONDS)
+    _delete_unused(images_folder(home), images, IMAGE_SECONDS)
+
+
+def _delete_unused(folder: Path, used: Collection[str | None], seconds: float) -> None:
+    before = time.time() - seconds
     for path in folder.iterdir() if folder.is_dir() else ():
         with contextlib.suppress(OSError):
             if path.name not in used and path.stat().st_mtime < before:

@@ -1,8 +1,10 @@
 """Read the code of an image into a folder of this machine."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
+import os
 import tarfile
 import tempfile
 from collections.abc import Mapping
@@ -35,6 +37,8 @@ def pull_code(image: str, notice: Notice, home: Path | None = None) -> Path:
     """
     target = image_folder(home or home_folder(), image)
     if target.is_dir():
+        with contextlib.suppress(OSError):
+            os.utime(target)
         return target
     notice(f"torchyard: code: reads {image}")
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

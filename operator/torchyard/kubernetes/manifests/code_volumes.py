@@ -23,7 +23,7 @@ def source(spec: TrainingJobSpec) -> dict[str, str]:
         spec.code,
         root=names.CODE,
         folder=_folder(spec.code),
-        cache=inputs.SHARED if spec.input_cache is not None else names.CODE_FETCHED,
+        cache=f"{inputs.SHARED}/.code" if spec.input_cache is not None else names.CODE_FETCHED,
         secret=names.CODE_SECRET,
         own=False,
     )
