@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, NoReturn, Optional
+
+from torchyard_agent.exit_codes import ExitCode
 
 MAX_BYTES = 4096
 
@@ -29,3 +32,12 @@ def write(path: Path, code: int, ended: Optional[Dict[str, Any]]) -> None:
         path.write_text(text(code, ended), encoding="utf-8")
     except OSError as error:
         logger.warning("the termination log cannot be written: %s", error)
+
+
+def refuse(message: str, env: Mapping[str, str]) -> NoReturn:
+    """End a program that cannot begin, with the exit code of an invalid configuration and the reason in its log."""
+    print(f"torchyard-agent: {message}", file=sys.stderr)
+    log = env.get("TORCHYARD_TERMINATION_LOG")
+    if log:
+        write(Path(log), ExitCode.CONFIG, {"failure": {"code": ExitCode.CONFIG, "message": message}})
+    sys.exit(ExitCode.CONFIG)
