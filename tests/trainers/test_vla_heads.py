@@ -1,13 +1,15 @@
 """ACT and diffusion beside the flow head: losses and gradients of loops written by hand, and what acting does."""
 
+import json
 import math
 
 import pytest
 import torch
 from torch.nn import functional
 
+from torchyard_trainers.core.checkpoints.checkpoint import compare_identity
 from torchyard_trainers.core.config import Parallelism
-from torchyard_trainers.core.exits import ConfigError
+from torchyard_trainers.core.exits import ConfigError, DataMismatchError
 from torchyard_trainers.core.randomness import split_keys, uniform
 from torchyard_trainers.vla.demonstrations import keys_of
 from torchyard_trainers.vla.heads.act import LATENT, ActHead, places
@@ -138,6 +140,25 @@ def test_a_diffusion_policy_that_predicts_actions_has_their_error_as_its_loss():
     points = work.objective.schedule.noisy(shown.actions, normal(draws[:, 1:]).view(4, 4, 2), steps)
     predicted = policy(shown.observation, points, steps)
     torch.testing.assert_close(found, (predicted - shown.actions).square().mean(-1))
+
+
+@pytest.mark.parametrize(
+    ("head", "as_before", "other", "message"),
+    [
+        ("act", {"preNorm": False, "actionLoss": "l1"}, {"actionLoss": "l2"}, "action_loss is 'l2' but was None"),
+        ("act", {"preNorm": False, "actionLoss": "l1"}, {"preNorm": True}, "pre_norm is True but was None"),
+        ("diffusion", {"prediction": "epsilon"}, {"prediction": "sample"}, "prediction is 'sample' but was None"),
+    ],
+)
+def test_a_run_of_before_a_field_existed_continues_with_what_it_had(tmp_path, head, as_before, other, message):
+    now = made(head, **as_before)[0].identity
+    later = ("pre_norm", "action_loss", "prediction")
+    earlier = {name: value for name, value in now.items() if not name.endswith(later)}
+    record = tmp_path / "run.json"
+    record.write_text(json.dumps({"identity": earlier}))
+    compare_identity(record, dict(now))
+    with pytest.raises(DataMismatchError, match=message):
+        compare_identity(record, dict(made(head, **as_before | other)[0].identity))
 
 
 def test_the_layers_of_act_have_the_initial_weights_of_lerobot():

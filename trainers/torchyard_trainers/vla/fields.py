@@ -158,7 +158,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc("data: processes of each rank that decode images; default: one for each core of the rank, at most 8."),
     ] = None
     objects: Annotated[
-        Annotated[int, Meta(ge=2, le=6)] | None, doc("Objects on the table, of different colours; one is named.")
+        Annotated[int, Meta(ge=1, le=6)] | None, doc("Objects on the table, of different colours; one is named.")
     ] = None
     chunk: Annotated[
         Annotated[int, Meta(ge=1, le=1000)] | None, doc("Actions that the model predicts at once (steps).")
