@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import pytest
+from tests.support.learning import TWENTY_CUSTOMERS
 
 
 class Size(NamedTuple):
@@ -14,9 +15,7 @@ class Size(NamedTuple):
 
 
 TEN = Size({"customers": 10, "capacity": 20}, 4.67, 5.65)
-# Of 20 customers, every start in training is worth another half per cent.
-_STARTS = {"starts": "customers", "samples": 20, "batch": 32}
-TWENTY = Size({"customers": 20, "capacity": 30, "steps": 600, **_STARTS}, 6.34, 8.06)
+TWENTY = Size(TWENTY_CUSTOMERS, 6.34, 8.06)
 
 
 @pytest.mark.parametrize(

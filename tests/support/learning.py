@@ -26,6 +26,9 @@ class Goal(NamedTuple):
 
 # Of 150,000 environment steps a half reaches a length of 14 and more; an untrained snake dies at 3.
 _SNAKE = {"environment": "snake", "environmentSteps": 75_000}
+# Of 20 customers, every start in training is worth another half per cent.
+_STARTS = {"starts": "customers", "samples": 20, "batch": 32}
+TWENTY_CUSTOMERS = {"customers": 20, "capacity": 30, "steps": 600, **_STARTS}
 GOALS = {
     "lm-sft": Goal("lm", {}, {"exactMatch": 0.95}, {"exactMatchUntrained": 0.05}),
     "lm-grpo": Goal("lm", {"method": "grpo"}, {"exactMatch": 0.95}),
@@ -33,6 +36,9 @@ GOALS = {
     "lm-dpo": Goal(
         "lm", {"method": "dpo"}, {"preferenceAccuracy": 0.95, "rewardAccuracy": 0.95, "rewardMargin": 0.001}
     ),
+    # The best of all starts and symmetries is shorter than savings.
+    "cvrp": Goal("cvrp", {}, {}, {"gapSavingsPercent": 0.0}),
+    "cvrp-20": Goal("cvrp", TWENTY_CUSTOMERS, {}, {"gapSavingsPercent": 0.0}),
     # CleanRL publishes 490 after as many steps.
     "vecrl-cartpole": Goal("vecrl", {"environment": "cartpole"}, {"evalReturn": 475}, {"evalUntrained": 475}),
     "vecrl-snake": Goal("vecrl", _SNAKE, {"evalLength": 8}, {"evalUntrained": 8}),
@@ -41,6 +47,13 @@ GOALS = {
     ),
     # Swings up and stays there: five drawn seeds reached -185 to -191.
     "vecrl-pendulum": Goal("vecrl", {"environment": "Pendulum-v1"}, {"evalReturn": -250}, {"evalUntrained": -900}),
+    # CleanRL publishes 963 of 1,000 after 1,000,000 steps.
+    "vecrl-mujoco": Goal(
+        "vecrl",
+        {"preset": "continuous", "environment": "InvertedPendulum-v5", "environmentSteps": 51_200},
+        {"evalReturn": 900},
+        {"evalUntrained": 100},
+    ),
     "vecrl-bandit": Goal("vecrl", {"environment": "bandit"}, {"evalReturn": 0.99}, {"evalUntrained": 0.99}),
     # 950 of the 1400 steps of the preset are enough.
     "vla": Goal(
