@@ -45,6 +45,22 @@ def ours(given: Sizes, *, compiled: bool) -> dict[str, Callable[[], Any]]:
     """Our work, as the training loop does it."""
     import torch
 
+    from torchyard_trainers.cvrp.evaluation import make
+
+    work, model, session, train = trained_of_ours(given, compiled=compiled)
+
+    @torch.no_grad()
+    def greedy() -> None:
+        with session.precision.forward():
+            model(make(work.settings, "benchmark", torch.arange(given.batch, device=given.device)))
+
+    return {"train": train, "greedy": greedy}
+
+
+def trained_of_ours(given: Sizes, *, compiled: bool = False) -> tuple[Any, Any, Any, Callable[[], None]]:
+    """Return workload, policy and session of ours, and what makes an optimizer step."""
+    import torch
+
     from torchyard_trainers.core.config import Parallelism
     from torchyard_trainers.core.parallel import Parallel, compile_blocks
     from torchyard_trainers.core.precision import Precision
@@ -53,7 +69,6 @@ def ours(given: Sizes, *, compiled: bool) -> dict[str, Callable[[], Any]]:
     from torchyard_trainers.core.workload import Session
     from torchyard_trainers.core.world import World
     from torchyard_trainers.cvrp import params
-    from torchyard_trainers.cvrp.evaluation import make
     from torchyard_trainers.cvrp.task import Cvrp
 
     batch, customers, routes, device, precision = given
@@ -79,16 +94,25 @@ def ours(given: Sizes, *, compiled: bool) -> dict[str, Callable[[], Any]]:
     def train() -> None:
         optimize(work, session, optimizer, next(step), {})
 
-    @torch.no_grad()
-    def greedy() -> None:
-        with session.precision.forward():
-            model(make(work.settings, "benchmark", torch.arange(batch, device=device)))
-
-    return {"train": train, "greedy": greedy}
+    return work, model, session, train
 
 
 def rl4co(given: Sizes) -> dict[str, Callable[[], Any]]:
     """The same work of rl4co: its environment, its attention model policy, its defaults; bf16 as Lightning mixes it."""
+    import torch
+
+    env, _, frozen, train = trained_of_rl4co(given)
+
+    @torch.no_grad()
+    def greedy() -> None:
+        with torch.autocast(torch.device(given.device).type, torch.bfloat16, enabled=given.precision == "bf16"):
+            frozen(env.reset(batch_size=[given.batch]), env, phase="test", decode_type="greedy")
+
+    return {"train": train, "greedy": greedy}
+
+
+def trained_of_rl4co(given: Sizes) -> tuple[Any, Any, Any, Callable[[], None]]:
+    """Return environment, policy and frozen copy of rl4co, and what makes an optimizer step."""
     import copy
 
     import torch
@@ -125,12 +149,7 @@ def rl4co(given: Sizes) -> dict[str, Callable[[], Any]]:
         torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
         optimizer.step()
 
-    @torch.no_grad()
-    def greedy() -> None:
-        with mixed():
-            frozen(env.reset(batch_size=[batch]), env, phase="test", decode_type="greedy")
-
-    return {"train": train, "greedy": greedy}
+    return env, policy, frozen, train
 
 
 def serve(side: str, given: Sizes, *, compiled: bool) -> None:
