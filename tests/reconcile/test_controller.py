@@ -11,6 +11,7 @@ from tests.support.virtual_time import virtual_time
 from torchyard.api.status import State, TrainingJobStatus
 from torchyard.api.values import Time
 from torchyard.reconcile.actions import CreatePod, EmitEvent, Plan, WriteStatus
+from torchyard.reconcile.loop.controller import Settings
 from torchyard.reconcile.loop.executor import Executor, StatusWriter
 from torchyard.reconcile.ports import Conflict, Unavailable
 
@@ -258,3 +259,16 @@ async def test_one_pod_that_cannot_be_created_does_not_keep_the_others_back():
         await executor.carry_out(world.job, Plan(actions=(*actions, event)))
     assert len(world.created) == 3
     assert world.events == [event], "no later plan tells of a transition that was persisted"
+
+
+@virtual_time
+async def test_other_tasks_get_their_turn_between_jobs_that_need_no_write():
+    world = World(1)
+    async with controlled(world, settings=Settings(workers=2)) as (controller, _):
+        for number in range(200):
+            controller.enqueue(("default", f"gone-{number}"))
+        turns = 0
+        while controller.depth:
+            turns += 1
+            await asyncio.sleep(0)
+    assert turns >= 100

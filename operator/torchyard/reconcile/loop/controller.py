@@ -360,9 +360,13 @@ class WorkQueue(Generic[K]):
     async def get(self) -> K:
         """Return the next key; `done` must follow.
 
+        It suspends even if a key is due: work that writes nothing never does, and a thousand such keys in a row would
+        delay everything else by seconds, answers to agents and the renewal of the lease among it.
+
         Raises:
             Closed: the queue was shut down and is empty.
         """
+        await asyncio.sleep(0)
         while not self._waiting:
             if self._closed:
                 raise Closed
