@@ -1,7 +1,7 @@
 """Gangs of eight pods through Kueue on nodes that kwok plays, beside JobSets through a queue of the same size.
 
     make kind-up SCHEDULERS=kueue,jobset; eval "$(make -s kind-env)"
-    python benchmarks/kueue_scale.py [--jobs 1875] [--pods 8] [--first torchyard|jobset]
+    python benchmarks/kueue_scale.py [--jobs 1875] [--pods 8] [--first torchyard|jobset] [--only ...]
 
 The queue has quota for all of them. CPU is that of the whole system, as in benchmarks/scale.py. The latency of a gang
 is from its admission until its last pod exists, both as a watch of this client sees them. Each peer has its own
@@ -73,12 +73,13 @@ async def main() -> None:
     parser.add_argument("--jobs", type=int, default=1875, help="gangs")
     parser.add_argument("--pods", type=int, default=8, help="pods of each")
     parser.add_argument("--first", choices=PEERS, default="jobset", help="which of the two comes first")
+    parser.add_argument("--only", choices=PEERS, help="measure this one alone")
     options = parser.parse_args()
     peers = {"jobset": measure_jobset, "torchyard": measure_torchyard}
     with tempfile.TemporaryDirectory() as folder:
         async with connected() as api, simulated_nodes(api, Path(folder)):
             print("| | value |\n|---|---|")
-            for name in sorted(peers, key=lambda each: each != options.first):
+            for name in [options.only] if options.only else sorted(peers, key=lambda each: each != options.first):
                 await peers[name](api, options, Path(folder))
 
 
