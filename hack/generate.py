@@ -14,6 +14,9 @@ from parameters import parameters_markdown
 from python_reference import python_markdown
 
 from torchyard.api.crd import crd_yaml
+from torchyard.api.profiles import reference as profile_reference
+from torchyard.api.profiles.crd import profile_crd_yaml
+from torchyard.api.profiles.limits import profile_limits_yaml
 from torchyard.api.reference import reference_markdown
 from torchyard.api.values import BUILT_IN
 from torchyard.client.requirements.target import DEFAULT_PYTHON, markers_of
@@ -28,9 +31,12 @@ def generated() -> Iterator[tuple[Path, str]]:
     """Yield path and text of the CRDs, the chart's README, the parameter schemas and the reference pages."""
     yield ROOT / "charts/torchyard/files/trainingjobs.yaml", crd_yaml()
     yield ROOT / "charts/torchyard/files/trainingsweeps.yaml", sweep_crd_yaml()
+    yield ROOT / "charts/torchyard/files/trainingprofiles.yaml", profile_crd_yaml()
+    yield ROOT / "charts/torchyard/files/profile-limits.yaml", profile_limits_yaml()
     yield CHART_README, chart_readme()
     yield ROOT / "docs/reference/trainingjob.md", reference_markdown()
     yield ROOT / "docs/reference/trainingsweep.md", sweep_reference.reference_markdown()
+    yield ROOT / "docs/reference/trainingprofile.md", profile_reference.reference_markdown()
     yield ROOT / "docs/reference/schema.json", json.dumps(file_schema(), indent=1) + "\n"
     yield ROOT / "docs/reference/python-api.md", python_markdown()
     yield ROOT / "operator/torchyard/client/requirements/trainer_image.txt", trainer_image()

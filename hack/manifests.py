@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from torchyard.api.crd import crd_yaml
+from torchyard.api.profiles.crd import profile_crd_yaml
 from torchyard.sweeps.crd import sweep_crd_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -42,7 +43,8 @@ def write(folder: Path) -> None:
         raise ValueError("charts/plain.yaml is not what the chart renders; run `make manifests` and commit it")
     folder.mkdir(parents=True, exist_ok=True)
     operator = yaml.safe_dump(namespace(), sort_keys=False) + "---\n" + text
-    for name, content in (("crd.yaml", f"{crd_yaml()}---\n{sweep_crd_yaml()}"), ("operator.yaml", operator)):
+    definitions = f"{crd_yaml()}---\n{sweep_crd_yaml()}---\n{profile_crd_yaml()}"
+    for name, content in (("crd.yaml", definitions), ("operator.yaml", operator)):
         (folder / name).write_text(content, encoding="utf-8")
         print(folder / name)
 

@@ -11,6 +11,7 @@ NAVIGATION: list[dict[str, Any]] = [
             {"On a cluster, in fifteen minutes": "start-cluster.md"},
             {"For platform teams, in thirty minutes": "start-platform.md"},
             {"Installing": "installation.md"},
+            {"Profiles for teams": "profiles.md"},
         ]
     },
     {
@@ -54,6 +55,7 @@ NAVIGATION: list[dict[str, Any]] = [
         "Reference": [
             {"TrainingJob": "reference/trainingjob.md"},
             {"TrainingSweep": "reference/trainingsweep.md"},
+            {"TrainingProfile": "reference/trainingprofile.md"},
             {"Command line": "reference/command-line.md"},
             {"Python API": "reference/python-api.md"},
             {"Exit codes": "reference/exit-codes.md"},

@@ -13,6 +13,7 @@ from kubernetes.client import models
 from tests.support.charts import CHART, ROOT, documents_of, helm, needs_helm, one, rendered, told
 
 from torchyard.api.crd import crd
+from torchyard.api.profiles.crd import profile_crd
 from torchyard.cli.commands.intake_probe import LABELS as DOCTOR
 from torchyard.kubernetes.manifests import names
 from torchyard.sweeps.crd import sweep_crd
@@ -54,7 +55,7 @@ def test_lint_finds_nothing(path):
 
 
 def test_the_chart_installs_the_generated_resources():
-    assert rendered(show="templates/crds.yaml") == [crd(), sweep_crd()]
+    assert rendered(show="templates/crds.yaml") == [crd(), sweep_crd(), profile_crd()]
 
 
 def test_the_resource_can_be_left_out_and_released():
@@ -62,7 +63,9 @@ def test_the_resource_can_be_left_out_and_released():
     assert "CustomResourceDefinition" not in kinds
     documents = rendered({"crds": {"keep": False}}, show="templates/crds.yaml")
     assert all("annotations" not in document["metadata"] for document in documents)
-    assert [document["spec"] for document in documents] == [crd()["spec"], sweep_crd()["spec"]]
+    assert [document["spec"] for document in documents] == [
+        each["spec"] for each in (crd(), sweep_crd(), profile_crd())
+    ]
 
 
 def test_two_releases_share_no_name():

@@ -13,7 +13,7 @@ from torchyard.schedulers.kueue import Kueue
 
 pytestmark = needs_helm
 
-MOST_RIGHTS = 30
+MOST_RIGHTS = 32
 # Rights that lead to others: what is in Secrets, into running containers, or to new rights.
 FORBIDDEN_RESOURCES = re.compile(r"secrets|pods/(exec|attach|portforward|proxy|ephemeralcontainers)|serviceaccounts|\*")
 FORBIDDEN_VERBS = {"*", "escalate", "bind", "impersonate", "deletecollection"}
@@ -42,6 +42,8 @@ ALLOWED_EVERYWHERE = {
     ("", "events", "create"),
     ("", "nodes", "get"),
     ("", "nodes", "list"),
+    ("torchyard.dev", "trainingprofiles", "list"),
+    ("torchyard.dev", "trainingprofiles", "watch"),
     ("authentication.k8s.io", "tokenreviews", "create"),
 }
 WITH_METRICS = {("authorization.k8s.io", "subjectaccessreviews", "create")}

@@ -34,6 +34,7 @@ from tests.support.virtual_time import virtual_time
 
 from torchyard.api.exit_codes import EXIT_REASONS, ExitCode
 from torchyard.api.names import CODE_ARRIVED
+from torchyard.api.profiles.resource import read_profile
 from torchyard.api.reasons import MAX_MESSAGE, Reason, say
 from torchyard.api.spec_code import Code, GitCode
 from torchyard.api.spec_placement import Elastic, Scheduling
@@ -133,6 +134,14 @@ def exits(code: int) -> Said:
     fail(world, 0, code, rank=0, exception="", message=raised.get(code, signal))
     world.settle()
     return said(world)
+
+
+def outside() -> World:
+    """A job of two pods whose profile allows one."""
+    world = World(2, profile="research")
+    world.profile = read_profile({"metadata": {"name": "research"}, "spec": {"limits": {"nodes": 1}}})
+    world.settle()
+    return world
 
 
 def budget(reason: Reason, failures: int = 9, **restart: object) -> Said:
@@ -517,6 +526,8 @@ SITUATIONS: dict[str, Callable[[], Said]] = {
     "GangIncomplete": partly,
     "SchedulerUnavailable": without_its_scheduler,
     "WaitingForScheduler": before_its_group_is_seen,
+    "ProfileNotFound": lambda: said(begun(profile="research")),
+    "OutsideProfile": lambda: said(outside()),
     "CodeMissing": lambda: said(begun(code=Code(path=".", digest="ab" * 32))),
     "RoundOpened": lambda: said(World(1).to_running()),
     "ConfigurationChanged": edited,

@@ -11,6 +11,7 @@ import yaml
 from tests.support.waiting import DEADLINE
 
 from torchyard.api.crd import crd
+from torchyard.api.profiles.crd import profile_crd
 from torchyard.sweeps.crd import sweep_crd
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +59,7 @@ def told(document):
     if document["kind"] == "Secret":
         return document | {"data": dict.fromkeys(document["data"], "generated again")}
     if document["kind"] == "CustomResourceDefinition":
-        of_kind = {each["metadata"]["name"]: each["spec"] for each in (crd(), sweep_crd())}
+        of_kind = {each["metadata"]["name"]: each["spec"] for each in (crd(), sweep_crd(), profile_crd())}
         assert document["spec"] == of_kind[document["metadata"]["name"]]
         return document | {"spec": "as `torchyard crd` prints it"}
     if document["kind"] == "ConfigMap":

@@ -12,6 +12,7 @@ Backend = Literal["cluster", "local"]
 
 # A file made for one backend works on the other unchanged, so these are no faults.
 ONLY: dict[str, Backend] = {
+    "profile": "cluster",
     "image": "cluster",
     "launcher.kind": "cluster",
     "envFrom": "cluster",

@@ -1,7 +1,7 @@
 """CustomResourceDefinitions, generated from the models and the rules; that of TrainingJob is here."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.resource import GROUP, KIND, PLURAL, VERSION
@@ -73,8 +73,9 @@ def definition(
     columns: Sequence[Column],
     schema: dict[str, Any],
     subresources: dict[str, Any] | None = None,
+    scope: Literal["Namespaced", "Cluster"] = "Namespaced",
 ) -> dict[str, Any]:
-    """Return the CRD of a TorchYard resource: one version, a status, kept when the chart is removed.
+    """Return the CRD of a TorchYard resource: one version, kept when the chart is removed.
 
     Args:
         kind: of the objects.
@@ -82,22 +83,24 @@ def definition(
         short: for kubectl.
         columns: of `kubectl get`.
         schema: of the object.
-        subresources: beside `status`.
+        subresources: beside `status`, which objects of the cluster do without.
+        scope: of the objects.
     """
+    namespaced = scope == "Namespaced"
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {"name": f"{plural}.{GROUP}", "annotations": {"helm.sh/resource-policy": "keep"}},
         "spec": {
             "group": GROUP,
-            "scope": "Namespaced",
+            "scope": scope,
             "names": {
                 "kind": kind,
                 "listKind": f"{kind}List",
                 "plural": plural,
                 "singular": kind.lower(),
                 "shortNames": [short],
-                "categories": ["all", "ml"],
+                **({"categories": ["all", "ml"]} if namespaced else {}),
             },
             "versions": [
                 {
@@ -114,7 +117,7 @@ def definition(
                         }
                         for name, path, form, priority, meaning in columns
                     ],
-                    "subresources": {"status": {}, **(subresources or {})},
+                    **({"subresources": {"status": {}, **(subresources or {})}} if namespaced else {}),
                     "schema": {"openAPIV3Schema": schema},
                 }
             ],

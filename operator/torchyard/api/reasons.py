@@ -331,6 +331,19 @@ class Reason(TableEnum):
         stalls=True,
         admits=False,
     )
+    PROFILE_NOT_FOUND = _waiting(
+        "ProfileNotFound",
+        "the profile of the job cannot be used",
+        "ask the platform team for the TrainingProfile, or name another one in spec.profile while the job is suspended",
+        admits=False,
+    )
+    OUTSIDE_PROFILE = _waiting(
+        "OutsideProfile",
+        "the job asks for something that its profile does not allow",
+        "suspend the job, change it and resume it, or ask the platform team to change the TrainingProfile",
+        stalls=True,
+        admits=False,
+    )
     CODE_MISSING = _waiting(
         "CodeMissing",
         "the code of the job has not arrived in the cluster",

@@ -45,6 +45,10 @@ MAX_SCRIPT_BYTES = MAX_TEXTS = 60 * 1024
 class TrainingJobSpec(Model, frozen=True, kw_only=True):
     """What to train, on how many nodes, and what to do when something breaks."""
 
+    profile: Annotated[
+        Reference | None,
+        doc("TrainingProfile of the platform team, which completes this spec and limits it; see status.profile."),
+    ] = None
     trainer: Annotated[Trainer | None, doc("A built-in workload. Give one of trainer, command, script.")] = None
     image: Annotated[
         Annotated[str, Meta(min_length=1, max_length=512)] | None,

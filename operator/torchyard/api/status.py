@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from torchyard.api import values
+from torchyard.api.profiles.spec import PinnedProfile
 from torchyard.api.reasons import NO_REASON, Reason, say
 from torchyard.api.values import TableEnum, Time, doc
 
@@ -462,6 +463,9 @@ class TrainingJobStatus(StatusModel, frozen=True, kw_only=True):
     ] = None
     image_pull: Annotated[
         ImagePull | None, doc("The slowest pull of an image for the newest pods; absent: their nodes had all images.")
+    ] = None
+    profile: Annotated[
+        PinnedProfile | None, doc("The profile of the job and what it sets; later edits of it do not touch the job.")
     ] = None
     selector: Annotated[str, doc("Label selector of the pods of an elastic gang, for autoscalers.")] = ""
     gang: Annotated[GangStatus | None, doc("The scheduler of the gang; absent before the first plan.")] = None

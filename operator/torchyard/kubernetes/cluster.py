@@ -18,6 +18,7 @@ from torchyard.kubernetes.cache.gang_objects import SOON_SECONDS, GangObjects
 from torchyard.kubernetes.cache.jobs import Jobs, job_path, replace_status
 from torchyard.kubernetes.cache.pod_record import PodRecord, read
 from torchyard.kubernetes.cache.pods import Pods
+from torchyard.kubernetes.cache.profiles import Profiles
 from torchyard.kubernetes.cache.remembered_nodes import RememberedNodes
 from torchyard.kubernetes.claim_gpus import ClaimGpus
 from torchyard.kubernetes.client.api import METADATA_OF_ONE, UNCHECKED, Api
@@ -40,6 +41,7 @@ from torchyard.reconcile.code import Program
 from torchyard.reconcile.node_memory import MAX_AVOIDED, NodeMemory
 from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key, NameTaken, Refused, Unavailable
+from torchyard.reconcile.profile import NO_PROFILE, ProfileVerdict
 from torchyard.reconcile.scheduling import enforced_by
 from torchyard.schedulers.none import BY_OPERATOR, NOTHING, choose
 from torchyard.schedulers.protocol import Change, Request, Scheduler
@@ -100,6 +102,7 @@ class KubeCluster:
         self.gang_objects = GangObjects(
             api, namespaces, schedulers, changed=jobs.notify, source_changed=self._source_changed
         )
+        self.profiles = Profiles(api, jobs, changed=jobs.notify)
         self._queues = KueueQueues(api, jobs, self.gang_objects, changed=jobs.notify, clock=clock)
         self._gang_writes = GangWrites(api, self.gang_objects)
         self._api, self._gone = api, gone
@@ -118,6 +121,7 @@ class KubeCluster:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.tracked.run())
                 group.create_task(self.gang_objects.run())
+                group.create_task(self.profiles.run())
                 group.create_task(self._queues.run())
                 group.create_task(self.recorder.run())
                 group.create_task(self.remembered_nodes.run())
@@ -200,6 +204,10 @@ class KubeCluster:
             queue_position=self._queues.position(job.metadata.uid),
             queue_condition=self._queues.condition(job),
         )
+
+    def profile(self, job: TrainingJob) -> ProfileVerdict:
+        """Return what the profile of the job, as its user wrote it, means for it."""
+        return self.profiles.verdict(job) if job.spec.profile is not None else NO_PROFILE
 
     def node_memory(self) -> NodeMemory:
         """Return what is known of nodes that failed jobs."""
@@ -312,7 +320,11 @@ class KubeCluster:
             # The precondition held, so that nothing but the status differs from what we read.
             version = self._seen.decode(answer).metadata.resource_version
             metadata = msgspec.structs.replace(job.metadata, resource_version=version)
-            written = msgspec.structs.replace(job, metadata=metadata, status=status)
+            known = self.jobs.get(job.key)
+            # The job that is planned has the values of its profile; the cache has what the user wrote.
+            same = known is not None and _generation(known) == _generation(job)
+            spec = known.spec if known is not None and same else job.spec
+            written = msgspec.structs.replace(job, metadata=metadata, spec=spec, status=status)
             self.jobs.written(written)
             if status.attempts != job.status.attempts:
                 self.remembered_nodes.learn([written])
@@ -466,6 +478,10 @@ class KubeCluster:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _generation(job: TrainingJob) -> tuple[str, int]:
+    return job.metadata.uid, job.metadata.generation
 
 
 def _pods(job: TrainingJob) -> str:

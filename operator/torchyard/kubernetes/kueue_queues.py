@@ -13,6 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
+from torchyard.api.profiles.effective import as_pinned
 from torchyard.api.resource import TrainingJob
 from torchyard.api.values import since
 from torchyard.kubernetes import kueue_objects
@@ -128,7 +129,7 @@ class KueueQueues:
     def _waiting(self) -> dict[_Name, list[tuple[TrainingJob, GangObject]]]:
         found: dict[_Name, list[tuple[TrainingJob, GangObject]]] = defaultdict(list)
         for job, there in self._workloads():
-            queue = job.spec.scheduling.queue
+            queue = as_pinned(job).spec.scheduling.queue
             if queue is not None and not there.condition("QuotaReserved").holds:
                 found[(job.metadata.namespace, queue)].append((job, there))
         return dict(found)

@@ -20,6 +20,7 @@ from torchyard.reconcile.actions import CreatePod, DeletePod, EmitEvent
 from torchyard.reconcile.code import Program, program_of
 from torchyard.reconcile.observed import Pod
 from torchyard.reconcile.ports import Key, Unavailable
+from torchyard.reconcile.profile import NO_PROFILE, ProfileVerdict
 from torchyard.schedulers.none import NOTHING
 from torchyard.schedulers.protocol import Change, Request
 
@@ -136,6 +137,10 @@ class LocalCluster:
     def scheduling(self, job: TrainingJob) -> Request:  # noqa: ARG002 -- of whichever
         """Return that nothing is asked for: all pods of a job start on this machine."""
         return Request(name="", scheduler=NOTHING)
+
+    def profile(self, job: TrainingJob) -> ProfileVerdict:  # noqa: ARG002 -- profiles are objects of a cluster
+        """Return that there is none on a machine."""
+        return NO_PROFILE
 
     def node_memory(self) -> None:
         """Return None: all pods are on this machine."""

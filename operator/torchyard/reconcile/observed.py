@@ -21,6 +21,7 @@ from torchyard.api.status import Artifact, Attempt, Batch, Cause, ImagePull, Ima
 from torchyard.reconcile.actions import CommandAgent
 from torchyard.reconcile.code import Program, code_at, missing_code, same_pod
 from torchyard.reconcile.node_memory import NodeMemory
+from torchyard.reconcile.profile import NO_PROFILE, ProfileVerdict
 from torchyard.schedulers.none import BY_OPERATOR
 from torchyard.schedulers.protocol import Admission, Gang, Request
 
@@ -249,6 +250,8 @@ class View(Struct, frozen=True, kw_only=True):
     """Workers of a pod that the spec asks for; auto: as many as the pod has GPUs."""
     scheduling: Request = Request(name=BY_OPERATOR.name, scheduler=BY_OPERATOR)  # with the objects of the job
     node_memory: NodeMemory | None = None  # None: there are no other nodes
+    profile: ProfileVerdict = NO_PROFILE
+    """What the profile of the job says; the spec of `job` has its values already."""
 
 
 _OF_HARDWARE = frozenset({Reason.HARDWARE_SUSPECTED, Reason.STRAGGLER})
@@ -313,6 +316,8 @@ class Observed(Struct, frozen=True, kw_only=True):
 def admission(view: View) -> Admission:
     """Return whether pods may exist now. What is not known yet stops nothing."""
     request = view.scheduling
+    if view.profile.reason:
+        return Admission(pods="keep", reason=view.profile.reason, evidence=view.profile.evidence)
     if absent := missing_code(view.job):
         return Admission(pods="keep", reason=Reason.CODE_MISSING, evidence=absent)
     if request.missing:

@@ -36,6 +36,7 @@ from torchyard.reconcile.code import same_pod
 from torchyard.reconcile.failures import with_pod_events
 from torchyard.reconcile.gang import empty_gang, keep_gang, kept_pod, leftovers
 from torchyard.reconcile.observed import Observed, Pod, View, admission, node_loss_due, observe, with_pod_agents
+from torchyard.reconcile.profile import with_pinned
 from torchyard.reconcile.progress import with_figures
 from torchyard.reconcile.transitions import exit_code, next_transition
 
@@ -88,7 +89,7 @@ def plan(view: View) -> Plan:
         commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status) if view.pods else ()
     if status.state.at_rest:
         status = replace(status, nodes=replace(status.nodes, ready=0))
-    status = scheduling.with_gang(seen, status)
+    status = scheduling.with_gang(seen, with_pinned(status, view.profile, view.job.spec.profile))
     if view.job.spec.elastic is not None and not status.selector:
         status = replace(status, selector=f"{JOB_LABEL}={view.job.metadata.name}")
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
@@ -148,7 +149,8 @@ def _is_first_gang(view: View, status: TrainingJobStatus, creates: tuple[CreateP
     before = view.job.status
     created = since(view.job.metadata.creation_timestamp, -math.inf)
     new = abs(view.now - created) < NEW_SECONDS or created > view.term + NEW_SECONDS
-    return bool(creates) and new and not before.state and status.incarnation == before.incarnation and not view.refusal
+    first = not before.state and status.incarnation == before.incarnation and status.profile == before.profile
+    return bool(creates) and new and first and not view.refusal
 
 
 def _only_waits(view: View, status: TrainingJobStatus) -> bool:
@@ -267,6 +269,7 @@ def _decisive_fields(status: TrainingJobStatus) -> tuple[object, ...]:
         status.round,
         status.incarnation,
         status.images,
+        status.profile,
         status.rendezvous,
         scheduling.decisive(status.gang),
         status.restarts,

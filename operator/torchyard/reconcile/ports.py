@@ -10,6 +10,7 @@ from torchyard.reconcile.actions import CommandAgent, CreatePod, DeletePod, Emit
 from torchyard.reconcile.code import Program
 from torchyard.reconcile.node_memory import NodeMemory
 from torchyard.reconcile.observed import Agent, Pod
+from torchyard.reconcile.profile import ProfileVerdict
 from torchyard.schedulers.protocol import Change, Request
 
 Key = tuple[str, str]  # (namespace, name)
@@ -84,6 +85,10 @@ class Cluster(Protocol):
 
     def scheduling(self, job: TrainingJob) -> Request:
         """Return the gang scheduler of the job, and its objects as they are in the cache."""
+        ...
+
+    def profile(self, job: TrainingJob) -> ProfileVerdict:
+        """Return what the profile of the job, as its user wrote it, means for it."""
         ...
 
     def node_memory(self) -> NodeMemory | None:

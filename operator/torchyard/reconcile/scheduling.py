@@ -14,16 +14,19 @@ from torchyard.reconcile.observed import Observed, View, admission, gang_of
 from torchyard.schedulers.none import BY_OPERATOR, NOTHING
 from torchyard.schedulers.protocol import Change, PodChanges
 
-PAUSES = frozenset({Reason.SUSPENDED, Reason.PREEMPTED})  # why a round was ended by request, and its pods deleted
+# Why a round was ended by request, and its pods deleted.
+PAUSES = frozenset({Reason.SUSPENDED, Reason.PREEMPTED, Reason.OUTSIDE_PROFILE})
 # Why one was ended by request, and the next one follows.
 CHANGES = frozenset({Reason.RESIZING, Reason.NODE_LEAVING, Reason.REPLACING_STRAGGLER, Reason.PROGRAM_CHANGED})
 ON_REQUEST = PAUSES | CHANGES
 
 
 def pause_reason(view: View) -> Reason:
-    """Return why the gang has to save and stop now: the spec asks for it, or the scheduler does; empty: it has not."""
+    """Return why the gang has to save and stop now: the spec, its profile or the scheduler asks for it; empty: none."""
     if view.job.spec.suspend:
         return Reason.SUSPENDED
+    if view.profile.reason and (view.job.status.rendezvous.open or any(pod.alive for pod in view.pods)):
+        return Reason.OUTSIDE_PROFILE
     return Reason.PREEMPTED if admission(view).pods == "stop" else NO_REASON
 
 
@@ -62,7 +65,7 @@ def _changes(view: View, status: TrainingJobStatus) -> tuple[Change, ...]:
     if request.missing or not request.known:
         return ()
     idle = view.job.status.state.at_rest and not gang.pods_live
-    if status.state.terminal or view.job.spec.suspend:
+    if status.state.terminal or view.job.spec.suspend or view.profile.reason:
         return request.scheduler.give_back(gang, "ended" if status.state.terminal else "suspended") if idle else ()
     if admission(view).pods == "stop":
         return request.scheduler.give_back(gang, "preempted") if idle else ()

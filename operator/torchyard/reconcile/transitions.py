@@ -34,6 +34,8 @@ from torchyard.reconcile.scheduling import CHANGES, ON_REQUEST, PAUSES, pause_re
 from torchyard.reconcile.waiting import with_pending_reason
 
 FROM_START = "counted from the start of this round: the program does not say at which step it resumed"
+# What keeps a job from its gang scheduler.
+NOT_QUEUED = frozenset({Reason.CODE_MISSING, Reason.PROFILE_NOT_FOUND, Reason.OUTSIDE_PROFILE})
 FILES_GONE = "its files are lost with its pods, since spec.checkpoint.volume names no claim"
 # Delay before a pod that was not charged is replaced, unless it lived longer.
 FIRST_PAUSE_SECONDS, PAUSE_SECONDS = 2.0, 30.0
@@ -410,7 +412,7 @@ def _queue(view: View, status: TrainingJobStatus) -> Transition:
     elif is_preempted(status):
         status = with_reason(status, State.SUSPENDED, Reason.PREEMPTED, verdict.evidence)
     else:
-        state = State.PENDING if verdict.reason is Reason.CODE_MISSING else State.QUEUED
+        state = State.PENDING if verdict.reason in NOT_QUEUED else State.QUEUED
         status = with_reason(status, state, verdict.reason, verdict.evidence)
     return Transition(status=status, events=_waiting_events(view.job.status, status))
 
@@ -470,7 +472,7 @@ def _suspended_transition(view: View, status: TrainingJobStatus, why: Reason) ->
         # Everything from the first step on is progress again.
         anew = replace(status.restarts, best_step=0, no_progress=0)
         saved, status = f"no checkpoint: {FILES_GONE}", replace(status, checkpoint=None, restarts=anew)
-    said = admission(view).evidence if why is Reason.PREEMPTED else ""
+    said = admission(view).evidence if why is not Reason.SUSPENDED else ""
     members = [""] * len(status.rendezvous.members)
     status = replace(
         with_reason(status, State.SUSPENDED, why, "; ".join(filter(None, (said, saved, _answered(status))))),

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.support.cluster import operators
 
 from torchyard.api.crd import crd
+from torchyard.api.profiles.crd import profile_crd
 from torchyard.kubernetes.client.api import APPLY_PATCH, Api
 from torchyard.kubernetes.client.errors import NotFound
 from torchyard.sweeps.crd import sweep_crd
@@ -18,7 +19,7 @@ NAMESPACES = "/api/v1/namespaces"
 
 async def install(api: Api) -> None:
     """Have the API server serve TrainingJobs and TrainingSweeps as the working tree has them."""
-    for document in (crd(), sweep_crd()):
+    for document in (crd(), sweep_crd(), profile_crd()):
         path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{document['metadata']['name']}"
         params = {"fieldManager": "torchyard-tests", "force": "true"}
         await api.request("PATCH", path, params=params, body=document, content_type=APPLY_PATCH)
@@ -54,7 +55,7 @@ async def _served(api: Api) -> bool:
         served = await api.request("GET", "/apis/torchyard.dev/v1alpha1")
     except NotFound:
         return False
-    return b'"trainingjobs"' in served and b'"trainingsweeps"' in served
+    return all(name in served for name in (b'"trainingjobs"', b'"trainingsweeps"', b'"trainingprofiles"'))
 
 
 async def _has_account(api: Api, namespace: str) -> bool:

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 
 from torchyard.api.launch import is_agentless, own_env, requested_procs, worker_command
 from torchyard.api.names import CODE_ARRIVED
+from torchyard.api.profiles.effective import with_profile
+from torchyard.api.profiles.resource import TrainingProfile
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.spec import TrainingJobSpec
@@ -24,6 +26,7 @@ from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.node_memory import NodeMemory
 from torchyard.reconcile.observed import Agent, Failure, Pod, RankReport, Refusal, RoundExit, View
 from torchyard.reconcile.plan import plan
+from torchyard.reconcile.profile import ProfileVerdict, judge
 from torchyard.reconcile.scheduling import enforced_by
 from torchyard.schedulers.none import choose
 from torchyard.schedulers.protocol import Change, CreateObject, DeleteObject, GangObject, Request, Scheduler
@@ -76,6 +79,7 @@ class World:
         self.objects: dict[str, GangObject] = {}
         self.objects_known = True
         self.sources: dict[str, tuple[GangObject, ...]] = {}
+        self.profile: TrainingProfile | None = None  # that the job names, as it is in the cluster
         self.training: dict[str, int] = {}
         self.pushed: dict[str, tuple[str, ...]] = {}  # code that pods have received since their creation
         self.ran: dict[str, tuple[str, list[str]]] = {}  # code and command of the newest round in a pod
@@ -89,28 +93,37 @@ class World:
         assert self.job is not None
         return self.job.status
 
+    @property
+    def spec(self) -> TrainingJobSpec:
+        """Of the job, with the values of its profile."""
+        assert self.job is not None
+        return with_profile(self.job, judge(self.job, self.profile).pinned).spec
+
     # What the controller does.
 
     def view(self) -> View:
         assert self.job is not None
         if not self.delayed:
             self.observe()
+        verdict = judge(self.job, self.profile)
+        spec = self.spec
         return View(
-            job=self.job,
+            job=replace(self.job, spec=spec),
             pods=tuple(self.cache.values()),
             agents={uid: agent for uid, agent in self.registry.items() if uid in self.cache},
             commands={uid: command for uid, command in self.commands.items() if uid in self.cache},
             now=self.now,
             since=self.since,
             refusal=self.refusal,
-            configuration=configuration(self.job.spec),
+            configuration=configuration(spec),
             images=self.images,
             files_stay=self.files_stay,
-            program=program_of(self.job.spec, worker_command(self.job.spec, None), own_env(self.job.spec)),
-            agentless=is_agentless(self.job.spec),
-            procs=requested_procs(self.job.spec),
+            program=program_of(spec, worker_command(spec, None), own_env(spec)),
+            agentless=is_agentless(spec),
+            procs=requested_procs(spec),
             scheduling=self.scheduling(),
             node_memory=self.node_memory,
+            profile=verdict,
         )
 
     def scheduling(self) -> Request:
@@ -120,7 +133,7 @@ class World:
         on = [self.scheduler] if self.scheduler is not None else []
         served = {each.name: each.kinds[0] for each in on}
         queues = {each.name: [queue.name for queue in self.sources.get("localqueues", ())] for each in on}
-        request = choose(self.job.spec.scheduling, before, on, served, queues)
+        request = choose(self.spec.scheduling, before, on, served, queues)
         objects = tuple(self.objects.values()) if request.kind is not None else ()
         return replace(request, known=self.objects_known, objects=objects, sources=self.sources, template=TEMPLATE)
 
@@ -193,7 +206,7 @@ class World:
             name=action.name,
             index=action.index,
             incarnation=action.incarnation,
-            configuration=configuration(self.job.spec) if self.job is not None else "",
+            configuration=configuration(self.spec) if self.job is not None else "",
             images=action.images,
             phase="Pending",
             created=self.now,
@@ -402,6 +415,9 @@ class Ports:
 
     def scheduling(self, job: TrainingJob) -> Request:
         return self.world.scheduling()
+
+    def profile(self, job: TrainingJob) -> ProfileVerdict:
+        return judge(job, self.world.profile)
 
     def node_memory(self) -> NodeMemory:
         return self.world.node_memory

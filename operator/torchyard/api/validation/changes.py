@@ -55,6 +55,7 @@ FIXED: tuple[Fixed, ...] = (
     *(
         Fixed(field, unless_suspended=True)
         for field in (
+            "profile",
             "image",
             "envFrom",
             "workingDir",
@@ -107,7 +108,7 @@ FIXED: tuple[Fixed, ...] = (
 )
 # The number of pods and their queue do not change what each of them runs: a gang grows and shrinks by pods.
 NOT_OF_A_POD = frozenset(
-    {"nodes", "managedBy", "elastic", "spares", "scheduling.queue", "scheduling.workloadPriorityClass"}
+    {"profile", "nodes", "managedBy", "elastic", "spares", "scheduling.queue", "scheduling.workloadPriorityClass"}
 )
 # What a round runs, and may change with the next one if code travels with the job.
 OF_A_ROUND = tuple(fixed.field for fixed in FIXED if fixed.unless_code)

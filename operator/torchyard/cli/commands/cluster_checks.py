@@ -8,6 +8,7 @@ import msgspec
 
 from torchyard.api.crd import crd
 from torchyard.api.formatting import addressed
+from torchyard.api.profiles.resource import PLURAL as PROFILES
 from torchyard.api.resource import GROUP, PLURAL, VERSION
 from torchyard.api.values import plural
 from torchyard.cli.commands.intake_probe import Finding, Leader, reach
@@ -36,6 +37,7 @@ OPERATORS = (
     ("update", GROUP, f"{PLURAL}/status"),
     *((verb, GROUP, SWEEPS) for verb in ("list", "watch")),
     ("update", GROUP, f"{SWEEPS}/status"),
+    *((verb, GROUP, PROFILES) for verb in ("list", "watch")),
     *((verb, "", "pods") for verb in ("create", "delete", "list", "watch")),
     ("create", "", "events"),
     ("list", "", "nodes"),

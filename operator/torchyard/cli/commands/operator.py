@@ -256,9 +256,10 @@ def crd() -> int:
     `torchyard crd | kubectl apply --server-side -f -` installs them.
     """
     from torchyard.api.crd import crd_yaml
+    from torchyard.api.profiles.crd import profile_crd_yaml
     from torchyard.sweeps.crd import sweep_crd_yaml
 
-    sys.stdout.write(f"{crd_yaml()}---\n{sweep_crd_yaml()}")
+    sys.stdout.write(f"{crd_yaml()}---\n{sweep_crd_yaml()}---\n{profile_crd_yaml()}")
     return SUCCEEDED
 
 

@@ -20,6 +20,8 @@ from torchyard.client.errors import TorchYardError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchyard.api.profiles.resource import TrainingProfile
+    from torchyard.api.profiles.validate import ProfileValidation
     from torchyard.api.validation.validate import Validation
     from torchyard.sweeps.validate import SweepValidation
 
@@ -39,6 +41,8 @@ def validate(files: list[Path], output: Format | None, **values: Any) -> int:
     """Carry out `torchyard validate`.
 
     Every mistake is listed with its line and its fix.
+
+    A TrainingProfile among the files is checked, too, and the jobs that name it are compared with its limits.
 
     A script, module or command is checked as `torchyard run` would start it, with the same options.
 
@@ -72,26 +76,49 @@ def _program(options: JobOptions, output: Format | None) -> int:
 
 
 def _job_files(files: list[Path], sets: list[str], output: Format | None) -> int:
+    from torchyard.api.profiles.resource import KIND as PROFILE
+    from torchyard.api.profiles.validate import validate_profile
     from torchyard.api.validation.validate import has_kind
     from torchyard.client.files import checked
     from torchyard.client.sweep_files import checked_sweep
     from torchyard.sweeps.resource import KIND
 
+    profiles = {file: validate_profile(file) for file in files if has_kind(file, PROFILE)}
     sweeps = {file: checked_sweep(file, sets) for file in files if has_kind(file, KIND)}
-    jobs = [(str(file), checked(file, sets)) for file in files if file not in sweeps]
-    return _print(jobs, output, [(str(file), validated) for file, validated in sweeps.items()])
+    jobs = [(str(file), checked(file, sets)) for file in files if file not in sweeps and file not in profiles]
+    known = [each.profile for each in profiles.values() if each.profile is not None]
+    jobs = [(file, _within_profile(result, file, known)) for file, result in jobs]
+    others: list[tuple[str, SweepValidation | ProfileValidation]] = [
+        *((str(file), each) for file, each in sweeps.items()),
+        *((str(file), each) for file, each in profiles.items()),
+    ]
+    return _print(jobs, output, others)
+
+
+def _within_profile(result: "Validation", file: str, profiles: "list[TrainingProfile]") -> "Validation":
+    """Return the jobs of a file, or what the profiles among the files do not allow of them."""
+    from torchyard.api.profiles.validate import outside
+    from torchyard.api.validation.problems import Problem
+    from torchyard.api.validation.validate import Validation
+
+    found = [sentence.partition(": ") for job in result.jobs for sentence in outside(job.spec, profiles, None)]
+    problems = [Problem(file, 0, path, *said.partition("; ")[::2]) for path, _, said in found]
+    return Validation(problems=tuple(problems)) if problems else result
 
 
 def _print(
     results: "list[tuple[str, Validation]]",
     output: Format | None,
-    sweeps: "Sequence[tuple[str, SweepValidation]]" = (),
+    others: "Sequence[tuple[str, SweepValidation | ProfileValidation]]" = (),
 ) -> int:
     import msgspec
 
+    from torchyard.api.profiles.validate import ProfileValidation
     from torchyard.api.resource import job_document
 
-    checked_files: list[tuple[str, Validation | SweepValidation]] = [*results, *sweeps]
+    checked_files: list[tuple[str, Validation | SweepValidation | ProfileValidation]] = [*results, *others]
+    profiles = [(source, each) for source, each in others if isinstance(each, ProfileValidation)]
+    sweeps = [(source, each) for source, each in others if not isinstance(each, ProfileValidation)]
     problems = [problem for _, each in checked_files for problem in each.problems]
     if output is not None:
         jobs = [job_document(job, with_status=False) for _, result in results for job in result.jobs]
@@ -104,6 +131,10 @@ def _print(
     for source, result in results:
         if not result.problems:
             say(f"{source}: valid ({', '.join(job.metadata.name for job in result.jobs)})")
+            _say_profiles(source, result, {each.profile.name for _, each in profiles if each.profile is not None})
+    for source, each in profiles:
+        if each.profile is not None:
+            say(f"{source}: valid (profile {each.profile.name})")
     for source, validated in sweeps:
         if validated.sweep is not None:
             from torchyard.sweeps.space import wanted_trials
@@ -111,3 +142,14 @@ def _print(
             trials = plural(wanted_trials(validated.sweep.spec), "trial")
             say(f"{source}: valid (sweep {validated.sweep.metadata.name}, {trials})")
     return INVALID if problems else SUCCEEDED
+
+
+def _say_profiles(source: str, result: "Validation", known: set[str]) -> None:
+    """Name the profiles that were not compared with: they are objects of a cluster."""
+    for job in result.jobs:
+        name = job.spec.profile
+        if name is not None and name not in known:
+            say(
+                f"{source}: spec.profile: {name} is an object of a cluster, so its limits were not checked; "
+                f"`torchyard plan {source} -n NAMESPACE` asks the cluster, or give the file of the profile here as well"
+            )

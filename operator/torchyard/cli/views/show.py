@@ -1,5 +1,6 @@
 """What a person wants to know of a run, most important first: drawing is a pure function of the run."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -10,9 +11,10 @@ from rich.text import Text
 
 from torchyard.api import queue_position
 from torchyard.api.formatting import addressed, clean
+from torchyard.api.profiles.effective import filled_in
 from torchyard.api.reasons import NO_REASON
 from torchyard.api.resource import TrainingJob
-from torchyard.api.status import Attempt, CheckpointStatus, CodeStatus, InputStatus, Phase, State, TrainingJobStatus
+from torchyard.api.status import Attempt, CheckpointStatus, CodeStatus, InputStatus, Phase, State
 from torchyard.api.values import plural, size, span
 from torchyard.cli.views.snapshot import STATE_STYLES, age, headline, interrupted, progress_words, state_word
 from torchyard.client.backend import Kept
@@ -110,7 +112,7 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
         used, whole = status.gpus.memory_used_bytes, status.gpus.memory_total_bytes
         words += [f"{size(used)} of {size(whole)}"] if used is not None and whole else []
         table.add_row("gpus", "  ".join(words))
-    for name, text in _setting(status):
+    for name, text in _setting(job):
         table.add_row(name, text)
     if status.restarts.total or status.restarts.counted:
         words = [str(status.restarts.total)]
@@ -126,8 +128,13 @@ def facts(job: TrainingJob, controlled: bool, ranks: tuple[Rank, ...], now: floa
     return table
 
 
-def _setting(status: TrainingJobStatus) -> Iterator[tuple[str, str]]:
-    """Yield how the samples of a step are divided, which devices train, and which code."""
+def _setting(job: TrainingJob) -> Iterator[tuple[str, str]]:
+    """Yield what the profile sets, how the samples of a step are divided, which devices train, and which code."""
+    status = job.status
+    if status.profile is not None:
+        sets = filled_in(job.spec, status.profile.defaults)
+        words = [status.profile.name, *(f"{field} {json.dumps(value)}" for field, value in sets.items())]
+        yield "profile", clean("  ".join(words))
     if status.batch is not None:
         parts = f"{status.batch.per_process} of each process"
         parts += f" in {status.batch.accumulation} passes" if status.batch.accumulation > 1 else ""

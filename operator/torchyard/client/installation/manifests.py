@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from torchyard.api.crd import crd
+from torchyard.api.profiles.crd import profile_crd
 from torchyard.shipped import plain_manifests
 from torchyard.sweeps.crd import sweep_crd
 
@@ -22,7 +23,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def definitions() -> list[Document]:
     """Return the custom resources."""
-    return [crd(), sweep_crd()]
+    return [crd(), sweep_crd(), profile_crd()]
 
 
 class Images(NamedTuple):

@@ -7,14 +7,31 @@ from typing import Any
 from msgspec import Struct
 
 from torchyard.api.formatting import clean, clip
+from torchyard.api.profiles.effective import filled_in, with_profile
+from torchyard.api.reasons import say
 from torchyard.api.resource import TrainingJob
 from torchyard.api.values import plural, span
 from torchyard.client.plans.changes import Change, Existing, existing
 from torchyard.client.plans.cluster_view import ClusterView
 from torchyard.client.plans.fit import Fit, Holder, fit, holders
 from torchyard.client.plans.quota import Limit, Queue, of_cluster_queue, of_namespace
+from torchyard.reconcile.profile import ProfileVerdict
 
 MAX_VALUE = 40
+
+
+class ProfilePlan(Struct, frozen=True, kw_only=True, rename="camel"):
+    """What a profile means for a job.
+
+    Attributes:
+        name: of the profile.
+        sets: fields of the job, relative to `spec`, that it fills in or adds to, with their values.
+        problem: why the job cannot run with it; empty: it can, or the profile could not be read.
+    """
+
+    name: str
+    sets: dict[str, Any]
+    problem: str
 
 
 class ClusterPlan(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -23,6 +40,7 @@ class ClusterPlan(Struct, frozen=True, kw_only=True, rename="camel"):
     Attributes:
         job: its name.
         where: namespace and cluster.
+        profile: what the profile of the job sets and whether its limits are kept; None: it names none.
         fit: whether the nodes have capacity for it.
         holders: of GPUs, the next to end first.
         queue: of the job; None: it names none, or it could not be read.
@@ -36,6 +54,7 @@ class ClusterPlan(Struct, frozen=True, kw_only=True, rename="camel"):
 
     job: str
     where: str
+    profile: ProfilePlan | None
     fit: Fit
     holders: list[Holder]
     queue: Queue | None
@@ -50,7 +69,9 @@ class ClusterPlan(Struct, frozen=True, kw_only=True, rename="camel"):
     def possible(self) -> bool:
         """Whether the job can run as it is, now or later."""
         changes = self.existing is None or self.existing.possible
-        return self.fit.ever is not False and not self.rejection and changes and not any(map(_never, self.limits))
+        outside = self.profile is not None and self.profile.problem
+        never = outside or self.rejection or any(map(_never, self.limits))
+        return self.fit.ever is not False and not never and changes
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -64,21 +85,31 @@ def cluster_plan(job: TrainingJob, view: ClusterView, now: float) -> ClusterPlan
         view: what could be read of the cluster.
         now: unix seconds.
     """
-    queue, known = view.queue, view.cluster_queue
+    queue, known, asked = view.queue, view.cluster_queue, job
+    job = with_profile(job, view.profile.pinned)
     limits = of_cluster_queue(job, queue.cluster_queue, known) if queue is not None and known is not None else []
     return ClusterPlan(
         job=job.metadata.name,
         where=view.where,
+        profile=_profile(asked, view.profile),
         fit=fit(job, view.nodes, view.pods),
         holders=holders(view.pods if view.pods is not None else view.own_pods, view.jobs, now),
         queue=queue,
         limits=[*limits, *of_namespace(job, view.quotas)],
         claimed_gpus=view.claimed_gpus,
-        existing=existing(job, view.existing),
+        existing=existing(asked, view.existing),
         accepted=view.accepted,
         rejection=view.rejection,
         notes=list(view.unread),
     )
+
+
+def _profile(job: TrainingJob, verdict: ProfileVerdict) -> ProfilePlan | None:
+    if job.spec.profile is None:
+        return None
+    sets = filled_in(job.spec, verdict.pinned.defaults) if verdict.pinned is not None else {}
+    problem = say(verdict.reason, verdict.evidence) if verdict.reason else ""
+    return ProfilePlan(name=job.spec.profile, sets=sets, problem=problem)
 
 
 def _never(limit: Limit) -> bool:
@@ -94,6 +125,9 @@ def _lines(plan: ClusterPlan) -> Iterator[str]:
 
 
 def _parts(plan: ClusterPlan) -> Iterator[tuple[str, list[str]]]:
+    if plan.profile is not None:
+        sets = [f"sets {field}: {_value(value)}" for field, value in plan.profile.sets.items()]
+        yield "profile", [plan.profile.name, *sets, *filter(None, [plan.profile.problem])]
     yield "fits now?", [plan.fit.sentence]
     if plan.claimed_gpus is not None:
         yield "claims", [f"{plural(plan.claimed_gpus, 'GPU')} in each pod; free devices of nodes are not counted"]

@@ -9,6 +9,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.client.plans.quota import Queue
 from torchyard.kubernetes.kueue_objects import ClusterQueue
 from torchyard.kubernetes.objects import KubePod, Node
+from torchyard.reconcile.profile import NO_PROFILE, ProfileVerdict
 
 
 class ClusterView(Struct, frozen=True, kw_only=True):
@@ -21,6 +22,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
         own_pods: of the namespace, if those of all could not be read.
         jobs: of all namespaces, else of the own one.
         existing: the job of this name.
+        profile: what the profile of the job means for it.
         queue: of the job.
         cluster_queue: behind the queue.
         quotas: ResourceQuotas of the namespace.
@@ -36,6 +38,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     own_pods: tuple[KubePod, ...] = ()
     jobs: tuple[TrainingJob, ...] = ()
     existing: TrainingJob | None = None
+    profile: ProfileVerdict = NO_PROFILE
     queue: Queue | None = None
     cluster_queue: ClusterQueue | None = None
     quotas: tuple[Mapping[str, Any], ...] = ()

@@ -5,8 +5,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
+from torchyard.api.profiles.effective import with_profile
+from torchyard.api.profiles.resource import PATH as PROFILES
+from torchyard.api.profiles.resource import read_profile
 from torchyard.api.resource import TrainingJob
+from torchyard.api.status import TrainingJobStatus
 from torchyard.client.plans.cluster_view import ClusterView
 from torchyard.client.plans.quota import Queue
 from torchyard.client.remote import jobs as remote_jobs
@@ -17,6 +22,7 @@ from torchyard.kubernetes.client.errors import AlreadyExists, Gone, NotFound, Re
 from torchyard.kubernetes.client.pages import pages
 from torchyard.kubernetes.diagnostics import claim_templates
 from torchyard.kubernetes.objects import KubePod, Listed, Node
+from torchyard.reconcile.profile import NO_PROFILE, ProfileVerdict, judge
 
 T = TypeVar("T")
 READ_SECONDS = 60.0
@@ -51,6 +57,8 @@ async def read(remote: Remote, job: TrainingJob, document: Document) -> ClusterV
     """
     unread: list[str] = []
     reader = _Reader(remote, unread)
+    profile = await _profile(reader, job)
+    job = with_profile(job, profile.pinned)
     nodes, (pods, own), (jobs, existing) = await asyncio.gather(
         reader.part("nodes", _all(remote, "/api/v1/nodes", Node)), _pods(reader), _jobs(reader, job.metadata.name)
     )
@@ -67,6 +75,7 @@ async def read(remote: Remote, job: TrainingJob, document: Document) -> ClusterV
         own_pods=tuple(own),
         jobs=tuple(jobs),
         existing=existing,
+        profile=profile,
         queue=queue[0],
         cluster_queue=queue[1],
         quotas=tuple(quotas or ()),
@@ -75,6 +84,22 @@ async def read(remote: Remote, job: TrainingJob, document: Document) -> ClusterV
         rejection=rejection,
         unread=tuple(sorted(unread)),
     )
+
+
+async def _profile(reader: _Reader, job: TrainingJob) -> ProfileVerdict:
+    """Return what the profile that a job names would mean for it, if it may be read."""
+    name = job.spec.profile
+    if name is None:
+        return NO_PROFILE
+    placed = replace(job, metadata=replace(job.metadata, namespace=reader.remote.namespace), status=TrainingJobStatus())
+    try:
+        answer = await reader.remote.api.request("GET", f"{PROFILES}/{name}")
+    except NotFound:
+        return judge(placed, None)
+    except Rejected as error:
+        reader.unread.append(f"TrainingProfile {name}: {error.message}")
+        return NO_PROFILE
+    return judge(placed, read_profile(msgspec.json.decode(answer)))
 
 
 async def _pods(reader: _Reader) -> tuple[list[KubePod] | None, list[KubePod]]:

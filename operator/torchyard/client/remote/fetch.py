@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from torchyard.api.launch import checkpoint_claim
+from torchyard.api.profiles.effective import as_pinned
 from torchyard.api.resource import TrainingJob
 from torchyard.client.artifacts import Allowance, Artifact, TooLargeError, remove
 from torchyard.client.errors import FAILED, TorchYardError
@@ -212,7 +213,7 @@ async def _template(remote: Remote, job: TrainingJob, pods: list[str]) -> Docume
             answer = await remote.api.request("GET", f"/api/v1/namespaces/{remote.namespace}/pods/{name}")
             found: Document = msgspec.json.decode(answer)["spec"]
             return found
-    spec = job.spec
+    spec = as_pinned(job).spec
     if spec.image is None:  # the operator's default, which only the operator knows
         raise TorchYardError(
             f"no pod of {job.metadata.name!r} is left to see which image its files were written with",

@@ -93,6 +93,8 @@ class Informer(Generic[T, S]):
         """Everything that happened up to this resourceVersion is known."""
         self.synced = asyncio.Event()
         self.lists = 0
+        self.trouble = ""
+        """Why the last list or watch failed; empty: it did not."""
         self._api, self._read, self._changed, self._jitter = api, read, changed, jitter
         self._one = msgspec.json.Decoder(of)
         self._page = msgspec.json.Decoder(Listed[of])  # type: ignore[valid-type]
@@ -109,7 +111,7 @@ class Informer(Generic[T, S]):
             try:
                 if not self._position:
                     await self._list()
-                    failures = 0
+                    failures, self.trouble = 0, ""
                 await self._watch()
             except Gone:
                 self._position = ""
@@ -117,7 +119,7 @@ class Informer(Generic[T, S]):
             except (Unavailable, Rejected, NotFound) as error:
                 if failures == 0:
                     _log.warning("%s: the watch is interrupted: %s", self.path, error)
-                wait = getattr(error, "retry_after", None) or 0.0
+                wait, self.trouble = getattr(error, "retry_after", None) or 0.0, str(error)
             else:
                 if asyncio.get_running_loop().time() - begun >= STEADY_SECONDS:
                     failures = 0

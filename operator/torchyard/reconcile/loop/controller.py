@@ -17,6 +17,7 @@ from typing import Generic, Literal, TypeVar
 from msgspec import Struct
 
 from torchyard.api.launch import is_agentless, requested_procs
+from torchyard.api.profiles.effective import with_profile
 from torchyard.api.reasons import Reason, say
 from torchyard.api.resource import TrainingJob
 from torchyard.api.status import Images, TrainingJobStatus
@@ -28,12 +29,15 @@ from torchyard.reconcile.loop.executor import MAX_IN_FLIGHT, Executor, Refusals,
 from torchyard.reconcile.observed import Refusal, View
 from torchyard.reconcile.plan import plan, stalled
 from torchyard.reconcile.ports import Agents, Cluster, Conflict, Key, NameTaken, Refused, StatusRefused, Unavailable
+from torchyard.reconcile.profile import NO_PROFILE, ProfileVerdict
 from torchyard.schedulers.protocol import CreateObject, DeleteObject, PatchObject
 
 MAX_EVIDENCE = 300
 BASE_SECONDS = 0.05
 MAX_SECONDS = 60.0
 K = TypeVar("K", bound=Hashable)
+Version = tuple[str, int, tuple[str, int] | None]
+"""UID and generation of a job, and of its profile."""
 _log = logging.getLogger(__name__)
 
 
@@ -92,7 +96,7 @@ class Controller:
         self._executor = Executor(cluster, agents, self._writer, in_flight=settings.in_flight)
         self._queue: WorkQueue[Key] = WorkQueue(base=settings.backoff_base, most=settings.backoff_most)
         self._known: dict[Key, tuple[str, float]] = {}  # job uid, first reconcile in this process
-        self._derived: dict[Key, tuple[tuple[str, int], Derived]] = {}  # with uid and generation
+        self._derived: dict[Key, tuple[Version, Derived]] = {}
         self._refusals = Refusals(clock)
         self._taken: set[str] = set()  # uids of jobs whose pods' names are taken
         self._silent: dict[Key, str] = {}  # last problem that was logged
@@ -130,7 +134,9 @@ class Controller:
         complete = self._complete()
         if not complete and job.status.state:
             return None
-        decided = plan(self.view(job))
+        profile = self._cluster.profile(job)
+        job = with_profile(job, profile.pinned)
+        decided = plan(self.view(job, profile))
         if not complete and not decided.pods_first:
             return None
         made = executor.decision(job, decided)
@@ -147,8 +153,13 @@ class Controller:
             self._taken.discard(job.metadata.uid)
         return min(self._settings.resync, due if due is not None else self._settings.resync)
 
-    def view(self, job: TrainingJob) -> View:
-        """Return everything that the plan may know of a job now."""
+    def view(self, job: TrainingJob, profile: ProfileVerdict = NO_PROFILE) -> View:
+        """Return everything that the plan may know of a job now.
+
+        Args:
+            job: with the values of its profile.
+            profile: of the job.
+        """
         now = self._clock()
         uid, since = self._known.get(job.key, ("", now))
         if uid != job.metadata.uid:
@@ -157,7 +168,7 @@ class Controller:
         pods = self._cluster.pods(job.metadata.uid)
         # A job without pods has no agents.
         uids = {pod.uid for pod in pods} | set(job.status.rendezvous.members) - {""}
-        derived = self._of_spec(job)
+        derived = self._of_spec(job, profile)
         return View(
             job=job,
             pods=pods,
@@ -177,11 +188,14 @@ class Controller:
             procs=derived.procs,
             scheduling=self._cluster.scheduling(job),
             node_memory=self._cluster.node_memory(),
+            profile=profile,
         )
 
-    def _of_spec(self, job: TrainingJob) -> Derived:
-        """Return what follows from the spec, computed once for each generation."""
-        version = (job.metadata.uid, job.metadata.generation)
+    def _of_spec(self, job: TrainingJob, profile: ProfileVerdict) -> Derived:
+        """Return what follows from the spec, computed once for each generation of the job and of its profile."""
+        pinned = profile.pinned
+        sets = (pinned.uid, pinned.generation) if pinned is not None else None
+        version = (job.metadata.uid, job.metadata.generation, sets)
         known = self._derived.get(job.key)
         if known is not None and known[0] == version:
             return known[1]
