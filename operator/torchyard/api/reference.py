@@ -15,7 +15,6 @@ _INTRODUCTION = f"""\
 
 `apiVersion: {API_VERSION}`, `kind: {KIND}`, short name `tj`. Generated from the models; every field is listed.
 A field marked *on a cluster only* is ignored by `torchyard run`, with a warning.
-A field marked *not in this version* has no behaviour yet: anything but its default is rejected, never ignored.
 """
 
 
