@@ -78,7 +78,10 @@ def main(argv: Sequence[str]) -> None:
     """Command line."""
     if len(argv) != 1:
         sys.exit("usage: python -m torchyard_agent.build OUT.pyz")
-    build(Path(argv[0]))
+    try:
+        build(Path(argv[0]))
+    except (OSError, ValueError) as error:
+        sys.exit(f"{argv[0]}: {(error.strerror if isinstance(error, OSError) else None) or error}")
 
 
 if __name__ == "__main__":

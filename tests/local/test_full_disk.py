@@ -20,6 +20,7 @@ from torchyard.local.cluster import LocalCluster
 from torchyard.local.controller import run_job
 from torchyard.local.run import is_controlled, write_atomic
 from torchyard.local.runs import create_run, remove_run
+from torchyard.local.zipapp import agent_zipapp
 from torchyard.reconcile.actions import EmitEvent
 
 SLEEP = {
@@ -69,6 +70,13 @@ def room():
 
     yield most
     signal.signal(signal.SIGXFSZ, before)
+
+
+def test_an_agent_that_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_path, room):
+    with room(4096), pytest.raises(ValueError, match=r"The agent cannot be built \(.*pyz: File too large\)") as raised:
+        agent_zipapp(tmp_path)
+    assert "\n" not in str(raised.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_event_is_written_whole_or_not_at_all(folder, room):

@@ -37,11 +37,13 @@ def agent_zipapp(cache: Path) -> Path:
     # Of a thread, too: the trials of a sweep are controlled by one process.
     fresh = target.with_name(f"{target.stem}-{os.getpid()}-{threading.get_ident()}.pyz")
     command, environment = (
-        own_python("-m", f"{_PACKAGE}.build", str(fresh)),
+        own_python("-B", "-m", f"{_PACKAGE}.build", str(fresh)),  # on a full disk, Python keeps half of its bytecode
         own_environment(users_environment(os.environ)),
     )
     built = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if built.returncode != 0:
-        raise ValueError(f"The agent cannot be built: {built.stderr.strip()[-500:] or built.returncode}.")
+        fresh.unlink(missing_ok=True)  # a part of it may fill the disk
+        reason = (built.stderr.strip().splitlines() or [f"exit code {built.returncode}"])[-1]
+        raise ValueError(f"The agent cannot be built ({reason}): free space there, or correct that, then try again.")
     fresh.replace(target)
     return target
