@@ -58,6 +58,9 @@ class Comparison(Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:  # noqa: ARG002 -- the protocol of IPython
+        printer.text(str(self))
+
     def __bool__(self) -> bool:
         """Return whether anything differs."""
         return bool(self.differences)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from torchyard.api.backends import Backend
+from torchyard.api.formatting import addressed
 from torchyard.api.resource import API_VERSION, TrainingJob
 from torchyard.api.resource import KIND as JOB
 from torchyard.client.backend import Notice, logged
@@ -81,7 +82,8 @@ class Sweep:
         async with asyncio.timeout(timeout):
             state, message = await (self._over_here() if self.location == HERE else self._over_there())
         if state == "Failed":
-            raise TorchYardError(f"sweep {self.name} failed: {message}", "trials() has the trials", FAILED)
+            sentence = addressed(message.rstrip("."), self.name)
+            raise TorchYardError(f"sweep {self.name} failed: {sentence}", "trials() has the trials", FAILED)
         return await self.trials()
 
     async def stop(self) -> None:
