@@ -1,11 +1,17 @@
-"""Edit of one line to the first optimizer step of the new code, on this machine: `torchyard run --watch`.
+"""Edit of one line to the first optimizer step of the new code.
 
     python benchmarks/edit_to_step.py [EDITS] [NODES]
+    eval "$(make -s kind-env)"; make kind-images; python benchmarks/edit_to_step.py kind [EDITS] [NODES]
 
-Beside it the way without it: the run is stopped with Ctrl-C and started again by hand, each time as a new process.
+On this machine: `torchyard run --watch`, beside a run that is stopped with Ctrl-C and started again by hand. On kind:
+`torchyard submit --replace`, which pushes the code into the pods that run, from the start of the command; beside the
+way of tools that restart pods: the same command with a renamed variable, for which all pods are replaced. The operator
+is a process of this machine, as in all tests; the nodes must share its clock, as kind's do.
+
 Prints median, p95 and largest seconds of each way. Everything is real: the command line, agents, torch, gloo.
 """
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -16,6 +22,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+if TYPE_CHECKING:
+    from tests.support.cluster.jobs import Jobs
 
 DEADLINE_SECONDS = 300.0  # ends only what hangs
 TORCHYARD = Path(sys.executable).with_name("torchyard")
@@ -30,10 +42,12 @@ loss.backward()
 optimizer.step()
 dist.all_reduce(torch.ones(1))
 if dist.get_rank() == 0:
+    now = time.time()
+    print("first step", VALUE, now, flush=True)
     marks = pathlib.Path(os.environ["MARKS"])
-    (marks / "new").write_text(repr(time.time()))
+    (marks / "new").write_text(repr(now))
     (marks / "new").rename(marks / str(VALUE))
-time.sleep(900)
+time.sleep(9000)
 """
 
 
@@ -108,17 +122,91 @@ def ended(running: subprocess.Popen[bytes]) -> None:
     running.wait(DEADLINE_SECONDS)
 
 
-def main(edits: int = 20, nodes: int = 2) -> None:
-    """Measure both ways and print the table."""
+async def on_kind(edits: int, nodes: int) -> dict[str, list[float]]:
+    """Return the seconds from the start of each command to the first step of its code, on the cluster, by way."""
+    from tests.support.cluster.jobs import Jobs
+    from tests.support.cluster.namespaces import fresh_namespace, install
+    from tests.support.cluster.operators import Operator, address_for_pods, make_certificates
+    from tests.support.cluster.patient_api import connected
+
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        async with connected() as api, fresh_namespace(api) as namespace:
+            await install(api)
+            address = await address_for_pods(api)
+            tls = make_certificates(folder / "tls", address)
+            operator = Operator(folder, namespace, tls=tls, address=address, pod="operator-0")
+            operator.start()
+            try:
+                await operator.ready()
+                return await _on_cluster(Jobs(api, namespace), Bed(folder, nodes), edits)
+            finally:
+                operator.stop()
+
+
+async def _on_cluster(jobs: "Jobs", bed: Bed, edits: int) -> dict[str, list[float]]:
+    words = ["submit", "train.py", "--code", ".", "--replace", "--nodes", bed.words[5], "-n", jobs.namespace]
+    # Both nodes' pods write to folders of their own, and only the first rank does.
+    words += ["--env", "MARKS=/tmp", "--env", "OMP_NUM_THREADS=1"]
+
+    async def step(value: int, *more: str) -> float:
+        bed.edit(value)
+        started = time.time()
+        done = await asyncio.to_thread(
+            subprocess.run, [TORCHYARD, *words, *more], cwd=bed.project, env=bed.env, capture_output=True, check=False
+        )
+        if done.returncode:
+            sys.exit(done.stderr.decode())
+        return await _printed(jobs, value) - started
+
+    await step(0)
+    ways: dict[str, list[float]] = {"submit --replace": [], "with new pods": []}
+    for value in range(1, edits + 1):
+        ways["submit --replace"].append(await step(value))
+    for value in range(1001, 1001 + edits):
+        ways["with new pods"].append(await step(value, "--env", f"EDIT_{value}=1"))
+    return ways
+
+
+async def _printed(jobs: "Jobs", value: int) -> float:
+    """Return the time that the first rank printed with its first step of the code with this value."""
+    end = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < end:
+        for name, pod in (await jobs.pods("train")).items():
+            if pod["status"]["phase"] == "Running":
+                log = await jobs.api.request("GET", f"{jobs.core}/pods/{name}/log", accept="*/*")
+                for line in log.decode().splitlines():
+                    _, found, rest = line.partition(f"first step {value} ")
+                    if found:
+                        return float(rest)
+        await asyncio.sleep(0.2)
+    sys.exit(f"no step of the code with value {value}")
+
+
+def on_this_machine(edits: int, nodes: int) -> dict[str, list[float]]:
+    """Return the seconds from each edit to the first step of its code, by way."""
+    measured = {}
     ways: dict[str, Callable[[Bed, int], list[float]]] = {"run --watch": watched, "stop and run again": by_hand}
-    print(f"{edits} edits, {nodes} nodes, load {os.getloadavg()[0]:.1f}\n{'':20} median    p95    max")
     for name, measure in ways.items():
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
-            found = sorted(measure(Bed(folder, nodes), edits))
+            measured[name] = measure(Bed(folder, nodes), edits)
+    return measured
+
+
+def main(words: list[str]) -> None:
+    """Measure all ways, and print the table."""
+    kind = words[:1] == ["kind"]
+    edits, nodes = [*map(int, words[kind:]), *(20, 2)[len(words[kind:]) :]]
+    print(f"{edits} edits, {nodes} nodes, load {os.getloadavg()[0]:.1f}", flush=True)
+    measured = asyncio.run(on_kind(edits, nodes)) if kind else on_this_machine(edits, nodes)
+    print(f"{'':20} median    p95    max")
+    for name, seconds in measured.items():
+        found = sorted(seconds)
         p95 = found[min(len(found) - 1, round(0.95 * (len(found) - 1)))]
-        print(f"{name:20} {statistics.median(found):6.2f} {p95:6.2f} {found[-1]:6.2f}", flush=True)
+        print(f"{name:20} {statistics.median(found):6.2f} {p95:6.2f} {found[-1]:6.2f}")
+    print(f"load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(sys.argv[1:])
