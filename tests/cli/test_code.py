@@ -78,6 +78,47 @@ def test_a_run_that_is_watched_continues_with_each_edit_until_it_is_interrupted(
     assert "the code was edited: starts again" in errors
 
 
+def test_a_gang_of_two_that_is_watched_continues_with_each_edit_on_both_nodes(project, torchyard):
+    (project / "train.py").write_text(
+        "import os, time\nfrom lib import model\n"
+        "print('VALUE', model.VALUE, 'of', os.environ['RANK'], flush=True)\ntime.sleep(900)\n"
+    )
+    running = torchyard.start("run", "train.py", "--code", ".", "--nodes", "2", "--watch")
+    try:
+        for value in (1, 2, 3):
+            (project / "lib/model.py").write_text(f"VALUE = {value}\n")
+            for rank in range(2):
+                eventually(lambda said=f"VALUE {value} of {rank}": torchyard.has_logged("train", said))
+    finally:
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=DEADLINE)
+    assert running.returncode == 75, errors
+    assert errors.count("the code was edited: starts again") == 2
+
+
+def test_a_volume_is_a_folder_of_this_machine_or_is_reported(torchyard):
+    (data := torchyard.folder / "data").mkdir()
+    (data / "a.txt").write_text("of the laptop\n")
+    volumes = [
+        {"name": "data", "claim": "c", "mountPath": "/data"},
+        {"name": "key", "secret": "s", "mountPath": "/key"},
+    ]
+    spec = {"command": ["cat", "/data/a.txt"], "volumes": volumes}
+    job = {"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingJob", "metadata": {"name": "cat"}, "spec": spec}
+    (torchyard.folder / "job.json").write_text(json.dumps(job))
+    done = torchyard("run", "job.json", "--volume", "data=data")
+    assert (done.returncode, done.stdout) == (0, "of the laptop\n"), done.stderr
+    assert "no folder for the volumes key (Secret s, at /key); --volume key=FOLDER names one" in done.stderr
+    for word, sentence in {
+        "other=data": "--volume other: spec.volumes has data, key",
+        "data=absent": "--volume data=absent is not a folder",
+        "data": "data is not NAME=FOLDER",
+    }.items():
+        done = torchyard("run", "job.json", "--volume", word)
+        assert done.returncode == 64
+        assert sentence in done.stderr
+
+
 def test_watching_needs_code(project, torchyard):
     done = torchyard("run", "train.py", "--watch")
     assert (done.returncode, done.stderr) == (64, "torchyard: --watch has no code to watch; add --code FOLDER\n")

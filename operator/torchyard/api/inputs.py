@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from torchyard.api.resource import TrainingJob
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_placement import Input
-from torchyard.api.values import Params
+from torchyard.api.spec_texts import with_texts
 
 CLAIM = "claim:"
 FOLDERS = "/torchyard/inputs"
@@ -98,25 +98,4 @@ def with_folders(job: TrainingJob, folder_of: Callable[[Input], str]) -> Trainin
     def fill(text: str) -> str:
         return PLACEHOLDER.sub(lambda match: folders.get(match[1], match[0]), text)
 
-    spec = job.spec
-    trainer = spec.trainer
-    if trainer is not None and b"${inputs." in trainer.params.json:
-        trainer = replace(trainer, params=Params(_filled(trainer.params.decoded(), fill)))
-    return replace(
-        job,
-        spec=replace(
-            spec,
-            command=[*map(fill, spec.command)],
-            args=[*map(fill, spec.args)],
-            env=[replace(each, value=fill(each.value)) for each in spec.env],
-            trainer=trainer,
-        ),
-    )
-
-
-def _filled(value: Any, fill: Callable[[str], str]) -> Any:
-    if isinstance(value, str):
-        return fill(value)
-    if isinstance(value, Mapping):
-        return {name: _filled(below, fill) for name, below in value.items()}
-    return [_filled(below, fill) for below in value] if isinstance(value, list) else value
+    return replace(job, spec=with_texts(job.spec, fill, b"${inputs."))

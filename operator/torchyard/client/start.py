@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from torchyard.api.backends import ignored, on_this_machine
 from torchyard.api.inputs import claim_of
 from torchyard.api.launch import worker_command
+from torchyard.api.local_volumes import without_folder
 from torchyard.api.names import OF_TRIALS, SCRIPT_SUFFIX, SOURCE_FOLDER
 from torchyard.api.reasons import Reason
 from torchyard.api.resource import ObjectMeta, TrainingJob
@@ -58,8 +59,10 @@ def start(
         TorchYardError: the name is taken.
     """
     job = not_a_trial(wanted.job)
-    if unused := ignored(job.spec, "local"):
+    if unused := [field for field in ignored(job.spec, "local") if field != "volumes"]:
         notice(f"torchyard: this machine has no use for {', '.join(unused)}; ignored")
+    if job.spec.volumes:
+        notice(f"torchyard: {without_folder(job.spec.volumes)}")
     job = on_this_machine(job)
     if not elsewhere:
         _require_machine(job, notice)

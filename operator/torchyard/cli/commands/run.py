@@ -1,5 +1,7 @@
 """`torchyard run FILE`, `torchyard run train.py -- ARGUMENTS`."""
 
+from argparse import ArgumentTypeError
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torchyard.api.names import SCRIPT_SUFFIX
@@ -10,6 +12,7 @@ from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, say
 
 if TYPE_CHECKING:
+    from torchyard.api.spec import TrainingJobSpec
     from torchyard.client.hosts.launch import HostOptions
 
 
@@ -18,6 +21,16 @@ def run_arguments(parser: common.Parser) -> None:
     declare(parser, "local")
     parser.add_argument("--name", help="name of the run; by default that of the job file, or one from the script's")
     parser.add_argument("-w", "--watch", action="store_true", help="start again each time the code is edited")
+    parser.add_argument(
+        "--volume",
+        dest="volumes",
+        metavar="NAME=FOLDER",
+        action="append",
+        type=_volume,
+        default=[],
+        help="use this folder for a volume of the job: it takes the place of the mountPath in command, args, env and "
+        "parameters",
+    )
     common.notify(parser)
     parser.add_argument(
         "--host", metavar="HOST[,HOST]", help="run it on machines that ssh reaches; several form one gang"
@@ -42,6 +55,7 @@ def run(
     *,
     name: str | None,
     watch: bool,
+    volumes: list[tuple[str, str]],
     notify: list[str],
     host: str | None,
     slurm: str | None,
@@ -78,10 +92,14 @@ def run(
     With --host, the run and its controller live on that machine and need no connection; Ctrl-C only ends the view.
     `torchyard status`, `logs`, `stacks`, `stop`, `resume`, `fetch` and `rm` work there by its name.
 
+    A job with volumes of a cluster runs here with --volume NAME=FOLDER for each; with --host, the folder is there.
+
     Ctrl-C saves and stops a run of this machine; a second Ctrl-C stops it at once.
 
     Exit codes: 0 succeeded, 1 failed, 64 invalid, 75 saved and stopped.
     """
+    from msgspec.structs import replace
+
     from torchyard.api.validation.validate import has_kind
     from torchyard.cli.commands import foreground
     from torchyard.cli.commands.job_options import requested, require_nothing_beside_save, save
@@ -104,8 +122,10 @@ def run(
         from torchyard.cli.commands.sweep_run import run
 
         _refuse_of_sweeps(watch=watch, notify=bool(notify), elsewhere=there is not None or bool(fetches))
-        return run(options, name, output)
+        return run(options, name, output, lambda spec: _on_folders(spec, volumes))
     wanted = requested(options, "local", name)
+    spec = _on_folders(wanted.job.spec, volumes, elsewhere=there is not None)
+    wanted = wanted._replace(job=replace(wanted.job, spec=spec))
     if options.save is not None:
         save(wanted, options.save, "local")
         return SUCCEEDED
@@ -139,6 +159,45 @@ def _refuse_of_sweeps(*, watch: bool, notify: bool, elsewhere: bool) -> None:
         raise RefusalError("--notify is for jobs, and this is a sweep", "leave it out")
     if elsewhere:
         raise RefusalError("--host and --fetch are for one job, not for a sweep", "leave them out")
+
+
+def _volume(text: str) -> tuple[str, str]:
+    name, assigned, folder = text.partition("=")
+    if not name or not assigned or not folder:
+        raise ArgumentTypeError(f"{text} is not NAME=FOLDER")
+    return name, folder
+
+
+def _on_folders(
+    spec: "TrainingJobSpec", volumes: list[tuple[str, str]], *, elsewhere: bool = False
+) -> "TrainingJobSpec":
+    """Return the spec with a folder for each volume that --volume names.
+
+    Args:
+        spec: of a job.
+        volumes: name and folder of each.
+        elsewhere: whether the folders are on hosts.
+
+    Raises:
+        RefusalError: the job has no such volume, or there is no such folder.
+    """
+    from torchyard.api.local_volumes import with_folders
+
+    known = [volume.name for volume in spec.volumes]
+    folders = {}
+    for name, text in volumes:
+        if name not in known:
+            has = f"has {', '.join(known)}" if known else "has no volumes"
+            raise RefusalError(f"--volume {name}: spec.volumes {has}", "correct the name, or leave it out")
+        if name in folders:
+            raise RefusalError(f"--volume {name} is given twice", "give one folder")
+        path = Path(text).expanduser()
+        if elsewhere and not path.is_absolute():
+            raise RefusalError(f"--volume {name}={text} is not absolute", "give the path that it has on the hosts")
+        if not elsewhere and not path.is_dir():
+            raise RefusalError(f"--volume {name}={text} is not a folder", "create it, or name another one")
+        folders[name] = str(path if elsewhere else path.absolute())
+    return with_folders(spec, folders)
 
 
 def _hosts(

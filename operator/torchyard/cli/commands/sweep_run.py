@@ -2,11 +2,15 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from torchyard.api.formatting import addressed
+from torchyard.api.local_volumes import without_folder
 from torchyard.api.resource import TrainingJob
+from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.status import State
 from torchyard.cli.commands.job_options import JobOptions
 from torchyard.cli.commands.sweep_files import sweep_of
@@ -24,8 +28,19 @@ if TYPE_CHECKING:
 SHOW_SECONDS = 0.5
 
 
-def run(options: JobOptions, name: str | None, output: Format | None) -> int:
+def run(
+    options: JobOptions,
+    name: str | None,
+    output: Format | None,
+    on_folders: Callable[[TrainingJobSpec], TrainingJobSpec],
+) -> int:
     """Run the sweep of a file until it is over or stopped; an unfinished one goes on.
+
+    Args:
+        options: of the command line.
+        name: of the sweep; None: that of the file.
+        output: format of the final object.
+        on_folders: returns the spec of a trial with folders in the place of volumes.
 
     Raises:
         RefusalError: the file is invalid, the name is taken, or Optuna is not installed.
@@ -39,6 +54,11 @@ def run(options: JobOptions, name: str | None, output: Format | None) -> int:
 
     assert options.file is not None
     wanted = with_programs(named(sweep_of(options), name), programs_of_shell())
+    template = wanted.spec.job_template
+    template = replace(template, spec=on_folders(template.spec))
+    wanted = replace(wanted, spec=replace(wanted.spec, job_template=template))
+    if volumes := template.spec.volumes:
+        say(without_folder(volumes))
     sweep = prepared(wanted, folder_of(wanted.metadata, options.file.absolute().parent, say), say)
     try:
         with control_sweep(sweep.metadata.name):
