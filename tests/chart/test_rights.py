@@ -163,7 +163,7 @@ def test_prometheus_sends_its_token_only_to_the_operator_that_the_ca_vouches_for
 
 def test_with_watched_namespaces_it_has_no_rights_on_jobs_elsewhere():
     everywhere, at_home, elsewhere = operators(rendered({"watchNamespaces": ["red", "blue"]}))
-    assert {resource for _, resource, _ in everywhere} == {"nodes", "tokenreviews"}
+    assert {resource for _, resource, _ in everywhere} == {"nodes", "tokenreviews", "trainingprofiles"}
     assert set(elsewhere) == {("red", "torchyard-jobs"), ("blue", "torchyard-jobs")}
     for found in elsewhere.values():
         assert found | everywhere == ALLOWED_EVERYWHERE

@@ -108,8 +108,8 @@ LIMITED = {
     ),
     "requirements": (
         {"code": {"requirements": "forbidden"}},
-        GIT,
-        [{**GIT, "code": {**GIT["code"], "requirements": "requirements.txt"}}],
+        {"command": ["true"], "code": {"path": "."}},
+        [{"command": ["true"], "code": {"path": ".", "requirements": "requirements.txt"}}],
     ),
 }
 """By name: `limits` of a profile, what a job that keeps them says, and what jobs say that do not."""
