@@ -67,7 +67,7 @@ class Timeline:
             params = {"container": container, "timestamps": "true"}
             with contextlib.suppress(Rejected, NotFound):
                 path = f"{self._jobs.core}/pods/{self.created}/log"
-                text = (await self._jobs.api.request("GET", path, params=params)).decode(errors="replace")
+                text = (await self._jobs.api.request("GET", path, params=params, accept="*/*")).decode(errors="replace")
                 self.moments += _said(container, text)
 
     def decided(self, log: Path) -> None:
