@@ -7,10 +7,10 @@ from tests.support.profiles import LIMITED, spec_of
 from torchyard.api.profiles.effective import FIELDS, as_pinned, enforced, filled_in, with_defaults
 from torchyard.api.profiles.limits import LIMITS, faults, policy_rules, within
 from torchyard.api.profiles.resource import read_profile
-from torchyard.api.profiles.spec import Defaults, Limits
 from torchyard.api.profiles.validate import validate_profile
 from torchyard.api.resource import read_job
 from torchyard.api.schema import spec_schema
+from torchyard.api.spec_profile import Defaults, Limits
 
 
 def job(**said):

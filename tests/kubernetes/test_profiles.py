@@ -42,11 +42,11 @@ def test_a_profile_notifies_the_jobs_that_name_it_and_have_not_ended():
 def test_until_profiles_are_listed_a_new_job_waits_and_reads_why():
     seen = Seen()
     waiting = job("a", "research")
-    assert seen.profiles.verdict(waiting).evidence == LISTING
+    assert seen.profiles.effect_on(waiting).evidence == LISTING
     seen.profiles.informer.trouble = "trainingprofiles is forbidden"
-    assert seen.profiles.verdict(waiting).evidence == "trainingprofiles is forbidden"
+    assert seen.profiles.effect_on(waiting).evidence == "trainingprofiles is forbidden"
     seen.profiles.informer.synced.set()
-    assert seen.profiles.verdict(waiting).evidence == "there is none named research"
+    assert seen.profiles.effect_on(waiting).evidence == "there is none named research"
 
 
 def test_a_profile_that_was_deleted_and_created_again_is_the_new_one():
@@ -54,4 +54,4 @@ def test_a_profile_that_was_deleted_and_created_again_is_the_new_one():
     seen.put("research", uid="old", limits={"nodes": 1})
     seen.put("research", uid="new", limits={"nodes": 2})
     seen.profiles.informer.bury("old")
-    assert seen.profiles.verdict(job("a", "research")).pinned.uid == "new"
+    assert seen.profiles.effect_on(job("a", "research")).pinned.uid == "new"

@@ -5,10 +5,10 @@ from msgspec.structs import replace
 from tests.support.reconcile.world import World
 
 from torchyard.api.profiles.resource import TrainingProfile, read_profile
-from torchyard.api.profiles.spec import Defaults, ProfileScheduling
 from torchyard.api.spec_placement import Scheduling, Toleration
+from torchyard.api.spec_profile import Defaults, ProfileScheduling
 from torchyard.api.values import Duration
-from torchyard.reconcile.profile import judge
+from torchyard.reconcile.profile import apply_profile
 
 
 def profile(generation=1, uid="p", **spec):
@@ -74,7 +74,7 @@ def test_later_edits_of_a_profile_do_not_touch_a_job_that_runs(after):
     assert made.view().job.spec.image == IMAGE["image"]
 
 
-def test_a_suspended_job_takes_the_profile_anew_when_it_continues():
+def test_a_suspended_job_takes_the_profile_as_it_is_when_it_continues():
     made = world()
     made.profile = profile(defaults=IMAGE)
     made.to_running()
@@ -138,16 +138,16 @@ def broken_defaults():
 
 def test_what_is_unknown_is_said_and_stops_only_new_jobs():
     made = world()
-    verdict = judge(made.job, None, "trainingprofiles is forbidden")
+    verdict = apply_profile(made.job, None, "trainingprofiles is forbidden")
     assert (verdict.reason, verdict.evidence) == ("ProfileNotFound", "trainingprofiles is forbidden")
     made.profile = profile(defaults=IMAGE)
     made.to_running()
     edit(made, active_deadline=None)
-    assert judge(made.job, None, "trainingprofiles is forbidden").reason == ""
+    assert apply_profile(made.job, None, "trainingprofiles is forbidden").reason == ""
 
 
 def test_a_job_without_a_profile_costs_nothing():
     made = World(1)
-    assert judge(made.job, None).pinned is None
+    assert apply_profile(made.job, None).pinned is None
     made.to_running()
     assert made.status.profile is None

@@ -12,8 +12,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from torchyard.api import values
-from torchyard.api.profiles.spec import PinnedProfile
 from torchyard.api.reasons import NO_REASON, Reason, say
+from torchyard.api.spec_profile import PinnedProfile
 from torchyard.api.values import TableEnum, Time, doc
 
 

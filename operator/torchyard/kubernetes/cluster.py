@@ -207,7 +207,7 @@ class KubeCluster:
 
     def profile(self, job: TrainingJob) -> ProfileVerdict:
         """Return what the profile of the job, as its user wrote it, means for it."""
-        return self.profiles.verdict(job) if job.spec.profile is not None else NO_PROFILE
+        return self.profiles.effect_on(job) if job.spec.profile is not None else NO_PROFILE
 
     def node_memory(self) -> NodeMemory:
         """Return what is known of nodes that failed jobs."""

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from torchyard.api.profiles.effective import enforced, with_defaults
 from torchyard.api.profiles.limits import faults
 from torchyard.api.profiles.resource import TrainingProfile
-from torchyard.api.profiles.spec import PinnedProfile
 from torchyard.api.reasons import NO_REASON, Reason
 from torchyard.api.resource import TrainingJob
+from torchyard.api.spec_profile import PinnedProfile
 from torchyard.api.status import TrainingJobStatus
 from torchyard.api.validation.parse import broken_rules
 
@@ -37,7 +37,7 @@ class ProfileVerdict(Struct, frozen=True, kw_only=True):
 NO_PROFILE = ProfileVerdict()
 
 
-def judge(job: TrainingJob, profile: TrainingProfile | None, unknown: str = "") -> ProfileVerdict:
+def apply_profile(job: TrainingJob, profile: TrainingProfile | None, unknown: str = "") -> ProfileVerdict:
     """Return what the profile that a job names means for it.
 
     Args:

@@ -26,7 +26,7 @@ from torchyard.reconcile.gang import configuration
 from torchyard.reconcile.node_memory import NodeMemory
 from torchyard.reconcile.observed import Agent, Failure, Pod, RankReport, Refusal, RoundExit, View
 from torchyard.reconcile.plan import plan
-from torchyard.reconcile.profile import ProfileVerdict, judge
+from torchyard.reconcile.profile import ProfileVerdict, apply_profile
 from torchyard.reconcile.scheduling import enforced_by
 from torchyard.schedulers.none import choose
 from torchyard.schedulers.protocol import Change, CreateObject, DeleteObject, GangObject, Request, Scheduler
@@ -97,7 +97,7 @@ class World:
     def spec(self) -> TrainingJobSpec:
         """Of the job, with the values of its profile."""
         assert self.job is not None
-        return with_profile(self.job, judge(self.job, self.profile).pinned).spec
+        return with_profile(self.job, apply_profile(self.job, self.profile).pinned).spec
 
     # What the controller does.
 
@@ -105,7 +105,7 @@ class World:
         assert self.job is not None
         if not self.delayed:
             self.observe()
-        verdict = judge(self.job, self.profile)
+        verdict = apply_profile(self.job, self.profile)
         spec = self.spec
         return View(
             job=replace(self.job, spec=spec),
@@ -417,7 +417,7 @@ class Ports:
         return self.world.scheduling()
 
     def profile(self, job: TrainingJob) -> ProfileVerdict:
-        return judge(job, self.world.profile)
+        return apply_profile(job, self.world.profile)
 
     def node_memory(self) -> NodeMemory:
         return self.world.node_memory

@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from torchyard.api.profiles.spec import Defaults, Limits, PinnedProfile
 from torchyard.api.resource import TrainingJob, resolved, value_at
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_placement import Resources, Scheduling
+from torchyard.api.spec_profile import Defaults, Limits, PinnedProfile
 from torchyard.api.validation.rules_pods import WITH_QUEUES
 
 FIELDS = (

@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import Struct
 
 from torchyard.api.profiles.effective import with_defaults
-from torchyard.api.profiles.spec import Limits, TrainingProfileSpec
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.spec_code import Code
+from torchyard.api.spec_profile import Limits, TrainingProfileSpec
 from torchyard.api.validation.rules_pods import WITH_QUEUES
 from torchyard.api.values import amount
 from torchyard.api.yaml_text import dumped

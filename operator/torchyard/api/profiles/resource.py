@@ -8,10 +8,10 @@ import msgspec
 from msgspec import Struct
 
 from torchyard.api.profiles.effective import enforced, with_defaults
-from torchyard.api.profiles.spec import TrainingProfileSpec
 from torchyard.api.resource import GROUP, VERSION, converted
 from torchyard.api.schema import Schema, described, object_of, structural
 from torchyard.api.spec import TrainingJobSpec
+from torchyard.api.spec_profile import TrainingProfileSpec
 from torchyard.api.validation.parse import broken_rules
 from torchyard.api.values import SUBDOMAIN_PATTERN
 
@@ -59,7 +59,7 @@ def read_profile(document: Mapping[str, Any]) -> TrainingProfile:
 
 
 def broken_defaults(spec: TrainingProfileSpec) -> Iterator[str]:
-    """Yield what is wrong with values that a profile gives to jobs, as a job with these values would be told."""
+    """Yield what is wrong with values that a profile gives to jobs, as it is reported for a job with these values."""
     job = with_defaults(TrainingJobSpec(script="pass"), enforced(spec.defaults, spec.limits))
     for path, what, fix in broken_rules(job):
         yield f"{path.replace('spec', 'spec.defaults', 1)}: {what}: {fix}"

@@ -31,7 +31,7 @@ class IgnoreRules:
         self._names = any_of([line for line, paths in zip(lines, anchored, strict=True) if not paths])
         self._paths = any_of([line for line, paths in zip(lines, anchored, strict=True) if paths])
 
-    def verdict(self, path: str, name: str) -> bool | None:
+    def ignores(self, path: str, name: str) -> bool | None:
         """Return whether a path is ignored; None: no pattern is about it.
 
         Args:
@@ -47,9 +47,9 @@ class IgnoreRules:
 def ignored(path: str, name: str, rules: Sequence[IgnoreRules]) -> bool:
     """Return whether the last pattern that matches says so; rules of deeper folders come later."""
     for each in reversed(rules):
-        verdict = each.verdict(path, name)
-        if verdict is not None:
-            return verdict
+        ignored_here = each.ignores(path, name)
+        if ignored_here is not None:
+            return ignored_here
     return False
 
 

@@ -22,7 +22,7 @@ from torchyard.kubernetes.client.errors import AlreadyExists, Gone, NotFound, Re
 from torchyard.kubernetes.client.pages import pages
 from torchyard.kubernetes.diagnostics import claim_templates
 from torchyard.kubernetes.objects import KubePod, Listed, Node
-from torchyard.reconcile.profile import NO_PROFILE, ProfileVerdict, judge
+from torchyard.reconcile.profile import NO_PROFILE, ProfileVerdict, apply_profile
 
 T = TypeVar("T")
 READ_SECONDS = 60.0
@@ -95,11 +95,11 @@ async def _profile(reader: _Reader, job: TrainingJob) -> ProfileVerdict:
     try:
         answer = await reader.remote.api.request("GET", f"{PROFILES}/{name}")
     except NotFound:
-        return judge(placed, None)
+        return apply_profile(placed, None)
     except Rejected as error:
         reader.unread.append(f"TrainingProfile {name}: {error.message}")
         return NO_PROFILE
-    return judge(placed, read_profile(msgspec.json.decode(answer)))
+    return apply_profile(placed, read_profile(msgspec.json.decode(answer)))
 
 
 async def _pods(reader: _Reader) -> tuple[list[KubePod] | None, list[KubePod]]:

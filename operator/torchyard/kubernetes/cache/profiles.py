@@ -11,7 +11,7 @@ from torchyard.api.resource import TrainingJob
 from torchyard.kubernetes.cache.informer import Informer
 from torchyard.kubernetes.cache.jobs import Handler
 from torchyard.kubernetes.client.api import Api, version
-from torchyard.reconcile.profile import ProfileVerdict, judge
+from torchyard.reconcile.profile import ProfileVerdict, apply_profile
 
 SOON_SECONDS = 0.5
 LISTING = "the profiles of the cluster are being listed"
@@ -48,11 +48,11 @@ class Profiles:
             group.create_task(self.informer.run())
             group.create_task(self._announce())
 
-    def verdict(self, job: TrainingJob) -> ProfileVerdict:
+    def effect_on(self, job: TrainingJob) -> ProfileVerdict:
         """Return what the profile of a job, as its user wrote it, means for it."""
         name = job.spec.profile
         unknown = "" if self.informer.synced.is_set() else (self.informer.trouble or LISTING)
-        return judge(job, self._by_name.get(name) if name is not None else None, unknown)
+        return apply_profile(job, self._by_name.get(name) if name is not None else None, unknown)
 
     async def _announce(self) -> None:
         """Notify the jobs that waited for the first list: a profile that does not exist has no event."""
