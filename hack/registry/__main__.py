@@ -25,12 +25,20 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--port", type=int, default=5000, help="0: one that is free (5000)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"that holds what was pushed ({FOLDER})")
     parser.add_argument("--htpasswd", type=Path, help="file of users with bcrypt hashes; without it anybody may push")
+    parser.add_argument(
+        "--token-realm", metavar="URL", help="of the service whose bearer tokens it asks for, with --token-certificate"
+    )
+    parser.add_argument("--token-certificate", type=Path, help="by which the service signs tokens")
     parser.add_argument("--certificate", type=Path, help="for HTTPS, with --key; without them it speaks HTTP")
     parser.add_argument("--key", type=Path, help="of the certificate")
     parser.add_argument("--if-built", action="store_true", help="exit with 77 instead of compiling it")
     options = parser.parse_args(argv)
     if bool(options.certificate) != bool(options.key):
         parser.error("--certificate and --key belong together: give both or none")
+    if bool(options.token_realm) != bool(options.token_certificate):
+        parser.error("--token-realm and --token-certificate belong together: give both or none")
+    if options.token_realm and options.htpasswd:
+        parser.error("--htpasswd and --token-realm are two ways to log in: give one of them")
     try:
         program = server.program(compile_missing=not options.if_built)
     except Unavailable as reason:
@@ -39,6 +47,8 @@ def main(argv: list[str]) -> int:
     chosen = server.configuration(
         f"{options.address}:{options.port}", options.folder, options.htpasswd, options.certificate, options.key
     )
+    if options.token_realm:
+        chosen["auth"] = server.token_service(options.token_realm, options.token_certificate)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         return server.serve(program, chosen, lambda address: print(address, flush=True))

@@ -55,6 +55,17 @@ def configuration(
     return chosen
 
 
+def token_service(realm: str, certificate: Path) -> dict[str, Any]:
+    """Return the authentication by bearer tokens, as the specification of distribution's tokens describes it.
+
+    Args:
+        realm: URL of the service that issues them.
+        certificate: in PEM, by which it signs.
+    """
+    known = {"realm": realm, "service": "registry", "issuer": "tokens", "rootcertbundle": str(certificate.resolve())}
+    return {"token": {**known, "signingalgorithms": ["RS256"]}}
+
+
 def serve(executable: Path, chosen: dict[str, Any], ready: Callable[[str], None]) -> int:
     """Run the registry until it ends; an exception, such as that of a signal, ends it. Returns its exit code.
 

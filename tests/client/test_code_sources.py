@@ -8,6 +8,7 @@ import os
 import pytest
 from tests.support.agents.git_server import git, repository
 from tests.support.registry import needs_registry, registry
+from tests.support.token_service import IDENTITY, token_service
 
 from torchyard.api.spec_code import Code, GitCode
 from torchyard.client.bundle import store
@@ -115,3 +116,40 @@ def _push_and_pull(address, tmp_path, monkeypatch):
     assert bundle_of(tree).digest == first.layer.digest
     with pytest.raises(TorchYardError, match="HTTP 404"):
         pull_code(first.reference[:-64] + "0" * 64, quiet, tmp_path / "home")
+
+
+@needs_registry
+def test_a_registry_that_asks_for_a_bearer_token_gets_one_for_what_is_done(tmp_path, monkeypatch):
+    (folder := tmp_path / "project").mkdir()
+    (folder / "train.py").write_text("print(1)\n")
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with token_service(tmp_path) as service:
+        options = ("--token-realm", service.realm, "--token-certificate", service.certificate)
+        with registry(tmp_path, *options) as address:
+            _with_tokens(address, service, folder, tmp_path)
+
+
+def _with_tokens(address, service, folder, tmp_path):
+    image = parse(f"{address}/me/code")
+
+    def log_in(**known):
+        (tmp_path / "config.json").write_text(json.dumps({"auths": {address: known}}))
+
+    with pytest.raises(TorchYardError, match=r"asks for credentials; `docker login "):
+        asyncio.run(push(folder, image, quiet))
+    log_in(auth=base64.b64encode(b"writer:wrong").decode())
+    with pytest.raises(TorchYardError, match="rejects the stored credentials"):
+        asyncio.run(push(folder, image, quiet))
+    log_in(auth=base64.b64encode(b"reader:secret").decode())
+    with pytest.raises(TorchYardError, match=r"HTTP 401 UNAUTHORIZED.* as a user that may write to me/code"):
+        asyncio.run(push(folder, image, quiet))
+    log_in(identitytoken=IDENTITY)
+    pushed = asyncio.run(push(folder, image, quiet))
+    service.scopes.clear()
+    log_in(auth=base64.b64encode(b"writer:secret").decode())
+    assert asyncio.run(push(folder, image, quiet)) == pushed
+    assert service.scopes == ["writer repository:me/code:pull,push"], "one token serves a whole push"
+    log_in(auth=base64.b64encode(b"reader:secret").decode())
+    tree = pull_code(pushed.reference, quiet, tmp_path / "home")
+    assert bundle_of(tree).digest == pushed.layer.digest
+    assert service.scopes[1:] == ["reader repository:me/code:pull"]

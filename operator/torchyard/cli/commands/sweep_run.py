@@ -58,7 +58,7 @@ def run(
     template = replace(template, spec=on_folders(template.spec))
     wanted = replace(wanted, spec=replace(wanted.spec, job_template=template))
     if volumes := template.spec.volumes:
-        say(without_folder(volumes))
+        say(f"torchyard: {without_folder(volumes)}")
     sweep = prepared(wanted, folder_of(wanted.metadata, options.file.absolute().parent, say), say)
     try:
         with control_sweep(sweep.metadata.name):
