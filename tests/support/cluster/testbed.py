@@ -108,8 +108,8 @@ class Node:
         """Drop what two pods send to each other over this node; everything else passes. `unite` ends it."""
         family = "ip6" if ":" in one else "ip"
         drops = " ".join(f"{family} saddr {a} {family} daddr {b} drop;" for a, b in ((one, other), (other, one)))
-        chain = f"chain c {{ type filter hook prerouting priority raw; {drops} }}"
-        self.run("nft", f"table {APART}_{_digest(one, other)} {{ {chain} }}")
+        chain = f"chain c {{\n type filter hook prerouting priority raw; {drops}\n}}"
+        self.run("nft", f"table {APART}_{_digest(one, other)} {{\n{chain}\n}}")
 
     def unite(self, one: str, other: str) -> None:
         """End what `separate` began."""
