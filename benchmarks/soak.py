@@ -98,6 +98,7 @@ class Soak:
         continues = self._recall()
         if self._fresh is None:
             self._fresh = self.draw.sample(names, len(names))  # each of them once; then as often as they weigh
+        self._record()
         (self.run.resume if continues else self.run.run)()
         before = self.steady(self.run.saved()[-1] if continues and self.run.saved() else 0)
         with Progress(console=self.console) as progress:
