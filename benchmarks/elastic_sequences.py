@@ -160,12 +160,11 @@ async def training(api: Api, folder: Path, nodes: int = NODES) -> AsyncIterator[
 
 async def finish(job: Training) -> dict[int, float]:
     """Have a job train to its end without pauses; return its losses by step."""
-    find = f"f=$(find /shared -path '*{job.jobs.namespace}*' -name metrics.jsonl)"
-    plane = testbed.control_plane()
-    await asyncio.to_thread(plane.run, "sh", "-c", f'{find}; touch "$(dirname "$f")/hurry"')
+    folder, plane = f"/shared/*{job.jobs.namespace}*/{job.name}", testbed.control_plane()
+    await asyncio.to_thread(plane.run, "sh", "-c", f"cd {folder} && touch hurry")
     status = await job.jobs.ends(job.name)
     assert status["state"] == "Succeeded", status["message"]
-    text = await asyncio.to_thread(plane.run, "sh", "-c", f'{find}; cat "$f"')
+    text = await asyncio.to_thread(plane.run, "sh", "-c", f"cat {folder}/metrics.jsonl")
     rows = [json.loads(line) for line in text.splitlines()]
     return {row["step"]: row["loss"] for row in rows if isinstance(row.get("loss"), float)}
 
