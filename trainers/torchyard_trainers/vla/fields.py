@@ -49,7 +49,7 @@ class Params(Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw
         doc(
             "flow: flow matching. With paligemma also tokens: a token for each part of an action, all at once; act: "
             "action chunking with a variational transformer; diffusion: a U-Net that removes noise. act and diffusion "
-            "are experimental: no run has learned the tabletop with them."
+            "are experimental: they learned a tabletop with one object; with several, no run has shown it."
         ),
     ] = "flow"
     policy: Annotated[
