@@ -11,7 +11,7 @@ from torchyard.api.profiles.resource import read_profile
 from torchyard.api.status import TrainingJobStatus
 from torchyard.cli.main import main
 from torchyard.cli.views.show import facts
-from torchyard.reconcile.profile import judge
+from torchyard.reconcile.profile import apply_profile
 
 RESEARCH = Path(__file__).parents[2] / "examples/profiles/research.yaml"
 JOB = """\
@@ -55,7 +55,9 @@ def profile(**spec):
 def test_a_plan_names_what_a_profile_sets_and_does_not_allow():
     asked = job(nodes=3, gpus=0, profile="research")
     defaults = {"resources": {"cpu": 65}}
-    found = plan(asked, nodes=NODES, pods=(), profile=judge(asked, profile(defaults=defaults, limits={"nodes": 2})))
+    found = plan(
+        asked, nodes=NODES, pods=(), profile=apply_profile(asked, profile(defaults=defaults, limits={"nodes": 2}))
+    )
     text = str(found)
     assert "profile   research" in text
     assert "sets resources.cpu: 65" in text
@@ -66,7 +68,7 @@ def test_a_plan_names_what_a_profile_sets_and_does_not_allow():
 
 def test_the_status_shows_the_profile_as_the_job_uses_it():
     asked = job(profile="research")
-    pinned = judge(asked, profile(defaults={"image": "registry/a:1"})).pinned
+    pinned = apply_profile(asked, profile(defaults={"image": "registry/a:1"})).pinned
     running = replace(asked, status=TrainingJobStatus(profile=pinned))
     console = Console(width=120)
     with console.capture() as captured:
