@@ -15,8 +15,7 @@ from python_reference import python_markdown
 
 from torchyard.api.crd import crd_yaml
 from torchyard.api.profiles import reference as profile_reference
-from torchyard.api.profiles.crd import profile_crd_yaml
-from torchyard.api.profiles.limits import profile_limits_yaml
+from torchyard.api.profiles.crd import profile_crd_yaml, profile_limits_yaml
 from torchyard.api.reference import reference_markdown
 from torchyard.api.values import BUILT_IN
 from torchyard.client.requirements.target import DEFAULT_PYTHON, markers_of

@@ -64,7 +64,7 @@ def plan(view: View) -> Plan:
     decided = next_transition(seen, progress.advance(view, with_figures(seen, before)))
     status = replace(decided.status, observed_generation=max(before.observed_generation, view.job.metadata.generation))
     kept = None if status.state.terminal else kept_pod(view, status)  # the pods of a finished job stay anyway
-    status = with_pod_events(view, status if status.kept_pod == kept else replace(status, kept_pod=kept))
+    status = _beside_the_transition(view, status if status.kept_pod == kept else replace(status, kept_pod=kept))
     due = [*decided.due, *node_loss_due(view), *((kept.until,) if kept is not None and kept.until else ())]
     deletes: tuple[DeletePod, ...] = ()
     creates: tuple[CreatePod, ...] = ()
@@ -89,7 +89,7 @@ def plan(view: View) -> Plan:
         commands = rounds.save_commands(view, status) if saving else rounds.commands(view, status) if view.pods else ()
     if status.state.at_rest:
         status = replace(status, nodes=replace(status.nodes, ready=0))
-    status = scheduling.with_gang(seen, with_pinned(status, view.profile, view.job.spec.profile))
+    status = scheduling.with_gang(seen, status)
     if view.job.spec.elastic is not None and not status.selector:
         status = replace(status, selector=f"{JOB_LABEL}={view.job.metadata.name}")
     status = bounded(with_conditions(status, view.now, generation=status.observed_generation))
@@ -160,6 +160,15 @@ def _only_waits(view: View, status: TrainingJobStatus) -> bool:
     """
     first = not view.job.status.state and view.since <= view.now
     return first and status.reason in {Reason.WAITING_FOR_PODS, Reason.WAITING_FOR_AGENTS, Reason.AGENT_SILENT}
+
+
+def _beside_the_transition(view: View, status: TrainingJobStatus) -> TrainingJobStatus:
+    """Return the status with the events of lost pods and the profile; most jobs have neither."""
+    if any(pod.events for pod in view.pods):
+        status = with_pod_events(view, status)
+    if view.job.spec.profile is not None or status.profile is not None:
+        status = with_pinned(status, view.profile, view.job.spec.profile)
+    return status
 
 
 def _finished(view: View, status: TrainingJobStatus) -> Plan:

@@ -135,7 +135,8 @@ class Controller:
         if not complete and job.status.state:
             return None
         profile = self._cluster.profile(job)
-        job = with_profile(job, profile.pinned)
+        if profile.pinned is not None:
+            job = with_profile(job, profile.pinned)
         decided = plan(self.view(job, profile))
         if not complete and not decided.pods_first:
             return None
