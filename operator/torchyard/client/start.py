@@ -175,7 +175,7 @@ def _way_to_torch(job: TrainingJob) -> str:
     """Return how to install what a job lacks, or how to start its program without it."""
     if job.spec.trainer is not None:
         return "`pip install 'torchyard[trainers]'` installs it with the built-in trainers"
-    launcher, *words = [*(job.spec.command or ("",)), *job.spec.args]
+    launcher, *words = [*(job.spec.command or [""]), *job.spec.args]
     words = words[1:] if words[:1] == ["--"] else words
     if launcher != "torchrun" or not words or not words[0].endswith(SCRIPT_SUFFIX):
         return "`pip install torch` installs it"
