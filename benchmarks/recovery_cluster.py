@@ -1,7 +1,7 @@
 """Faults on a real cluster: from the blow to the first step of the next round, for what happens to workers and pods.
 
     eval "$(make -s kind-env)"; make kind-images
-    python benchmarks/recovery_cluster.py [--repeats 3] [--only WORDS] [--spares 0] [--raw FILE] [--trace] [--nodes]
+    python benchmarks/recovery_cluster.py [--repeats 3] [--only WORDS] [--raw FILE] [--trace] [--nodes]
 
 A built-in workload trains on two pods and saves every ten steps; the operator is a process of this machine that comes
 back under its own name, as the container of a Deployment does. Seconds are counted from the moment the worker was
@@ -90,7 +90,7 @@ async def measure(jobs: Jobs, operator: Operator, options: argparse.Namespace) -
     """Inject each fault until the raw data has it as often as is asked for."""
     known = faults(jobs, operator, nodes=options.nodes)
     done = [json.loads(line)["fault"] for line in options.raw.read_text().splitlines()]
-    training = await Training(jobs, STEPS, **({"spares": options.spares} if options.spares else {})).start()
+    training = await Training(jobs, STEPS).start()
     for turn in range(options.repeats):
         for name in known:
             if options.only in name and done.count(name) <= turn:
@@ -103,8 +103,6 @@ async def inject(
     """Inject a fault once, and write how long the job took to make steps again."""
     jobs = training.jobs
     number = (await training.gained())["round"]
-    if options.spares:
-        await jobs.until(training.name, lambda now: now.get("nodes", {}).get("spares", 0) >= options.spares)
     pod, node = await training.pod(1)
     load = os.getloadavg()[0]
     async with recovery_phases.Timeline(jobs, training.name).following() as timeline:
@@ -147,7 +145,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         "--repeats", type=int, default=3, help="how often each fault is injected (default: %(default)s)"
     )
     parser.add_argument("--only", default="", help="faults whose name has these words")
-    parser.add_argument("--spares", type=int, default=0, help="spares of the job (default: %(default)s)")
     parser.add_argument("--raw", type=Path, help="file of raw data; it may have a part of the series already")
     parser.add_argument("--trace", action="store_true", help="print what happened when, once for each fault")
     parser.add_argument("--nodes", action="store_true", help="kill nodes, too: nothing else may use the test bed")
