@@ -33,6 +33,8 @@ def test_the_example_is_valid(capsys):
         ("trainer.params.epochs", "spec.nodes", "spec.parameters[1].path", "did you mean nodes?"),
         ("trainer.params.epochs", "trainer.paramz", "spec.parameters[1].path", "did you mean trainer.params?"),
         ("trainer.params.epochs", "trainer.params.a.b.c", "spec.parameters[1].path", "docs/reference lists the fields"),
+        ("trainer.params.epochs", "env.LR", "spec.parameters[1].path", "did you mean env[LR]?"),
+        ("trainer.params.epochs", "args.lr", "spec.parameters[1].path", "name an argument by its place, args[1]"),
         ("trainer.params.epochs", "trainer.params", "spec.parameters[1].path", "is a section or a list"),
         ("trainer.params.epochs", "trainer.name", "spec.parameters[1].path", "cannot differ between trials"),
         (

@@ -151,6 +151,10 @@ def _meant(path: str, walked: str, schema: Schema, trainer: str | None) -> str:
         trainer: of the job.
     """
     of_job = path.removeprefix("spec.").removeprefix("jobTemplate.spec.")
+    if of_job.startswith("env."):
+        return f"did you mean env[{of_job.removeprefix('env.')}]?"
+    if of_job.startswith("args."):
+        return "name an argument by its place, args[1], or a switch, args[--amp]"
     if of_job != path and (_walk(job_schema(), of_job)[1] == of_job or of_job.startswith(PARAMS)):
         return f"did you mean {of_job}?"
     if trainer is not None and _walk(params_schema(trainer) or {}, path)[1] == path:
