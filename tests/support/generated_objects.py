@@ -161,6 +161,8 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
     {"parallelism": {"batchPerProcess": 4, "globalBatchSize": 9}},
     {"parallelism": {"microBatchSize": 8, "globalBatchSize": 4}},
     {"parallelism": {"microBatchSize": 8, "batchPerProcess": 4}},
+    {"parallelism": {"microBatchSize": 8, "microBatchTokens": 64}},
+    {"parallelism": {"microBatchTokens": 64}},
     {"parallelism": {"strategy": "ddp", "cpuOffload": True}},
     *({"command": ["python"], "logging": {name: True}} for name in ("wandb", "mlflow")),
     {"trainer": {"name": "cvrp"}, "checkpoint": {"initFrom": "a", "resumeFrom": "b"}},

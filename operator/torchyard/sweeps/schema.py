@@ -4,6 +4,8 @@ from functools import cache
 from typing import Any
 
 from torchyard.api.editor_schema import editor_schema
+from torchyard.api.profiles.resource import KIND as PROFILE_KIND
+from torchyard.api.profiles.resource import object_schema as profile_schema
 from torchyard.api.resource import KIND as JOB_KIND
 from torchyard.api.schema import ANY, FORM, Schema, described, object_of, structural
 from torchyard.api.schema import object_schema as job_schema
@@ -36,6 +38,7 @@ def object_schema() -> Schema:
 
 
 def file_schema() -> dict[str, Any]:
-    """Return the JSON Schema of job and sweep files, for editors."""
+    """Return the JSON Schema of files of jobs, sweeps and profiles, for editors."""
     parameters = {name: published_parameters(name) or {} for name in BUILT_IN}
-    return editor_schema({JOB_KIND: job_schema(), KIND: object_schema()}, parameters)
+    objects = {JOB_KIND: job_schema(), KIND: object_schema(), PROFILE_KIND: profile_schema()}
+    return editor_schema(objects, parameters)
