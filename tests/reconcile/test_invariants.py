@@ -396,9 +396,13 @@ class AnyHistory(RuleBasedStateMachine):
 
     @staticmethod
     def timeless(status: TrainingJobStatus) -> TrainingJobStatus:
-        """Which generation was seen says nothing of the job."""
+        """Which generation was seen says nothing of the job, and events of a lost pod are known later than its end."""
         conditions = [replace(each, observed_generation=0) for each in status.conditions]
-        return replace(status, observed_generation=0, conditions=conditions)
+        attempts = [
+            replace(each, cause=replace(each.cause, events=[])) if each.cause is not None else each
+            for each in status.attempts
+        ]
+        return replace(status, observed_generation=0, conditions=conditions, attempts=attempts)
 
     def transition_times(self, old: TrainingJob, new: TrainingJob):
         earlier = {each.type: each for each in old.status.conditions}
