@@ -90,7 +90,7 @@ async def test_a_second_installation_changes_nothing_and_an_upgrade_deletes_what
         assert first.returncode == 0, first.stderr
         assert {each["change"] for each in json.loads(first.stdout)["objects"]} == {"created"}
         real = [kind for kind, dry in server.writes if not dry]
-        assert real[:4] == ["Namespace", *["CustomResourceDefinition"] * 2, "Secret"]
+        assert real[:5] == ["Namespace", *["CustomResourceDefinition"] * 3, "Secret"]
         assert "tls.key" not in first.stdout + first.stderr
         authority = next(each for each in server.objects.values() if each["kind"] == "Secret")
         server.objects["/api/v1/namespaces/torchyard-system/services/old"] = {

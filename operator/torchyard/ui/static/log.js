@@ -43,6 +43,7 @@ export function Log({ place, name, failing }) {
     if (follows.current && box.current) box.current.scrollTop = box.current.scrollHeight;
   }, [shown]);
   const scrolled = () => {
+    if (!box.current) return; // the event was on its way when the page changed
     const { scrollTop, scrollHeight, clientHeight } = box.current;
     follows.current = scrollHeight - scrollTop - clientHeight < 30;
   };
