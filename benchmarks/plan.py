@@ -18,6 +18,7 @@ from torchyard.reconcile.node_memory import NodeMemory
 from torchyard.reconcile.observed import Agent, Pod, RankReport, View
 from torchyard.reconcile.plan import plan
 from torchyard.reconcile.ports import Key
+from torchyard.reconcile.profile import NO_PROFILE, ProfileVerdict
 from torchyard.schedulers.none import NOTHING
 from torchyard.schedulers.protocol import Change, Request
 
@@ -53,6 +54,9 @@ class Memory:
 
     def pods(self, job_uid: str) -> tuple[Pod, ...]:
         return tuple(self.owned.get(job_uid, {}).values())
+
+    def profile(self, _job: TrainingJob) -> ProfileVerdict:
+        return NO_PROFILE
 
     def node_memory(self) -> NodeMemory:
         return NodeMemory()
