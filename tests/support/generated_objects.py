@@ -163,6 +163,8 @@ NEAR_RULES: tuple[dict[str, Any], ...] = (
     {"parallelism": {"microBatchSize": 8, "batchPerProcess": 4}},
     {"parallelism": {"microBatchSize": 8, "microBatchTokens": 64}},
     {"parallelism": {"microBatchTokens": 64}},
+    {"trainer": {"name": "cvrp"}, "resources": {"claims": [{"name": "a", "template": "b"}]}}
+    | {"parallelism": {"batchPerProcess": 4}, "procsPerNode": "auto"},
     {"parallelism": {"strategy": "ddp", "cpuOffload": True}},
     *({"command": ["python"], "logging": {name: True}} for name in ("wandb", "mlflow")),
     {"trainer": {"name": "cvrp"}, "checkpoint": {"initFrom": "a", "resumeFrom": "b"}},
