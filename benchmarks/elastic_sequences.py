@@ -42,7 +42,7 @@ STEPS, NODES, MOST = 2400, 3, 4
 ELASTIC = {"minNodes": 1, "maxNodes": MOST, "wait": "5s", "patience": "5s", "cooldown": "3s"}
 TOLERANCE = 1e-5
 LABEL = "benchmark.torchyard.dev"
-# The job waits after each step until it is told to hurry: operations find it in the middle, and its end takes seconds.
+# The job pauses after each step until a file appears: operations meet it in the middle, and its end takes seconds.
 HURRIED = """
 import os, time
 from torchyard_trainers.cvrp.params import resolve_params
@@ -135,7 +135,7 @@ class Place:
 
 @contextlib.asynccontextmanager
 async def training(api: Api, folder: Path, nodes: int = NODES) -> AsyncIterator[tuple[Training, Place]]:
-    """A job in a namespace of its own, with an operator of its own."""
+    """Yield a job in a fresh namespace, with an operator for it alone."""
     async with fresh_namespace(api) as namespace:
         place = Place(api, namespace)
         tls = make_certificates(folder / "tls", address := await address_for_pods(api))

@@ -14,7 +14,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cvrp import CAPACITY, Sizes, peer_python, trained_of_ours, trained_of_rl4co
@@ -33,6 +33,17 @@ def trained_for(seconds: float, train: Callable[[], None]) -> dict[str, float]:
     return {"steps": steps, "seconds": time.process_time() - began}
 
 
+def requests(train: Callable[[], None]) -> Iterator[list[str]]:
+    """Yield the words of each line of standard input but `train SECONDS`, which is answered here."""
+    say({"ready": True})
+    for line in sys.stdin:
+        words = line.split()
+        if words[0] == "train":
+            say(trained_for(float(words[1]), train))
+        else:
+            yield words
+
+
 def serve_ours(given: Sizes) -> None:
     """Answer lines: `train SECONDS`, and `solve FILE FILE`, which writes tours of the instances of the first file."""
     import torch
@@ -42,12 +53,7 @@ def serve_ours(given: Sizes) -> None:
 
     torch.set_num_threads(1)
     _, model, _, train = trained_of_ours(given)
-    say({"ready": True})
-    for line in sys.stdin:
-        words = line.split()
-        if words[0] == "train":
-            say(trained_for(float(words[1]), train))
-            continue
+    for words in requests(train):
         shown = torch.load(words[1], weights_only=True)
         demand = (shown["demand"] * CAPACITY[given.customers]).round()
         depot = torch.zeros(len(demand), 1)
@@ -75,13 +81,7 @@ def serve_rl4co(given: Sizes) -> None:
 
     torch.set_num_threads(1)
     env, policy, _, train = trained_of_rl4co(given)
-    say({"ready": True})
-    for line in sys.stdin:
-        words = line.split()
-        if words[0] == "train":
-            policy.train()
-            say(trained_for(float(words[1]), train))
-            continue
+    for words in requests(train):
         if words[0] == "make":
             torch.manual_seed(4321)
             torch.save(dict(env.generator([int(words[1])])), words[2])
@@ -97,6 +97,7 @@ def serve_rl4co(given: Sizes) -> None:
                 given_batch = {"auto_batch_size": False, "batch_size": len(instances)}
                 found = evaluate_policy(env, policy, env.dataset_cls(instances.clone()), method=method, **given_batch)
                 answer |= {how: -float(found["avg_reward"]), f"{how}Seconds": time.process_time() - began}
+            policy.train()
         else:
             for how, moves in torch.load(words[2], weights_only=True).items():
                 state = env.reset(instances.clone())

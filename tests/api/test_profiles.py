@@ -77,7 +77,7 @@ def test_a_limit_is_kept_or_named(name):
     read = profile(limits=limits)
     assert [*faults(job(**kept).spec, read, "research", "team")] == []
     for said in exceeding:
-        (sentence,) = faults(job(**said).spec, read, "research", "team")
+        (sentence,) = map(str, faults(job(**said).spec, read, "research", "team"))
         assert sentence.startswith("spec.")
         assert "profile research" in sentence
 
@@ -106,7 +106,7 @@ def test_a_limit_that_requires_a_value_is_kept_by_a_default():
 
 def test_a_profile_of_other_namespaces_cannot_be_used():
     read = profile(namespaces=["vision"])
-    (sentence,) = faults(job().spec, read, "research", "team")
+    (sentence,) = map(str, faults(job().spec, read, "research", "team"))
     assert "is for other namespaces: vision" in sentence
     assert [*faults(job().spec, read, "research", "vision")] == []
 

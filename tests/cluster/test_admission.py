@@ -1,6 +1,5 @@
 """What the API server refuses by the policies of the chart: attacks of a tenant, a neighbour and a stolen token."""
 
-import asyncio
 import contextlib
 import copy
 import json
@@ -9,7 +8,7 @@ import aiohttp
 import pytest
 import yaml
 from tests.support.charts import CHART, helm, needs_helm
-from tests.support.cluster.namespaces import delete_namespace, make_namespace
+from tests.support.cluster.namespaces import make_namespace, shared_namespace
 from tests.support.cluster.operators import until
 from tests.support.cluster.patient_api import PatientApi, connected
 
@@ -118,15 +117,8 @@ def policies(installed):
             await until(lambda: _in_force(found), why=lambda: "the policies do not hold yet")
             return found.namespace, made
 
-    async def remove(namespace, made):
-        async with connected() as api:
-            for path in made:
-                await api.request("DELETE", path, body={})
-            await delete_namespace(api, namespace)
-
-    namespace, made = asyncio.run(make())
-    yield namespace
-    asyncio.run(remove(namespace, made))
+    with shared_namespace(make) as namespace:
+        yield namespace
 
 
 @pytest.fixture

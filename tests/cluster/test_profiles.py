@@ -1,6 +1,5 @@
 """TrainingProfiles on a cluster: the policies judge as the operator does, and a gang gets what its profile sets."""
 
-import asyncio
 import contextlib
 import json
 
@@ -8,7 +7,7 @@ import pytest
 import yaml
 from tests.support.charts import CHART, helm, needs_helm
 from tests.support.cluster.jobs import SLEEPS, Jobs
-from tests.support.cluster.namespaces import delete_namespace, make_namespace
+from tests.support.cluster.namespaces import make_namespace, shared_namespace
 from tests.support.cluster.operators import until
 from tests.support.cluster.patient_api import connected
 from tests.support.profiles import LIMITED, spec_of
@@ -71,15 +70,8 @@ def policies(installed):
                 made.append(f"{PATH}/{name}")
             return namespace, made
 
-    async def remove(namespace, made):
-        async with connected() as api:
-            for path in made:
-                await api.request("DELETE", path, body={})
-            await delete_namespace(api, namespace)
-
-    namespace, made = asyncio.run(make())
-    yield namespace
-    asyncio.run(remove(namespace, made))
+    with shared_namespace(make) as namespace:
+        yield namespace
 
 
 async def refusal(api, namespace, spec, *, plural="trainingjobs", verb="POST", name="job", params=DRY):
@@ -123,7 +115,7 @@ async def test_the_policies_judge_every_limit_as_the_operator_does(api, policies
         for said in exceeding:
             spec = {**spec_of(said), "profile": known[case]}
             job = read_job({"metadata": {"name": "job", "namespace": policies}, "spec": spec})
-            (sentence,) = faults(job.spec, read, known[case], policies)
+            (sentence,) = map(str, faults(job.spec, read, known[case], policies))
             assert sentence in await refusal(api, policies, spec), case
             of_sweep = await refusal(api, policies, sweep(spec), plural="trainingsweeps")
             assert sentence.replace("spec.", "spec.jobTemplate.spec.", 1) in of_sweep, case
@@ -156,7 +148,7 @@ async def test_a_gang_gets_what_its_profile_sets_and_keeps_it(api, namespace, op
     name = f"{namespace}-research"
     await jobs.submit("one", command=SLEEPS, profile=name, nodes=2)
     status = await jobs.until("one", lambda status: status.get("reason") == "ProfileNotFound")
-    assert f"there is none named {name}" in status["message"]
+    assert f"there is no profile {name}" in status["message"]
     assert (status["state"], await jobs.pods("one")) == ("Pending", {})
     taint = {"key": "example.com/research", "operator": "Exists"}
     defaults = {"resources": {"memory": "128Mi"}, "scheduling": {"tolerations": [taint]}, "activeDeadline": "2h"}

@@ -43,10 +43,10 @@ def reading(tmp_path, monkeypatch):
             return web.json_response({"metadata": {}, "items": events})
 
         async with talking(tmp_path, answer, monkeypatch) as api:
-            told = []
-            known = lost_pods.LostPods(api, changed=lambda each: told.append(each.uid))
+            changed = []
+            known = lost_pods.LostPods(api, changed=lambda each: changed.append(each.uid))
             try:
-                yield known, asked, told
+                yield known, asked, changed
             finally:
                 await known.close()
 
@@ -61,9 +61,9 @@ async def test_the_last_events_are_kept_in_order_without_those_of_the_start(read
         event(0, "Scheduled", "assigned", 1),
         event(1, "Killing", "of another pod", 1),
     ]
-    async with reading(events) as (known, asked, told):
+    async with reading(events) as (known, asked, changed):
         known.look(record(0))
-        await until(lambda: told)
+        await until(lambda: changed)
         assert known.of("uid-0") == (
             "2026-11-30T10:00:03Z Preempted: by team/other",
             "2026-11-30T10:00:04Z Killing: Stopping container trainer (3 times)",
@@ -73,10 +73,10 @@ async def test_the_last_events_are_kept_in_order_without_those_of_the_start(read
 
 async def test_many_pods_are_one_list_and_what_has_no_events_yet_is_read_once_more(reading):
     events = [event(number, "NodeNotReady", "Node is not ready", 1) for number in range(1, 8)]
-    async with reading(events) as (known, asked, told):
+    async with reading(events) as (known, asked, changed):
         for number in range(8):
             known.look(record(number))
-        await until(lambda: len(told) == 7)
+        await until(lambda: len(changed) == 7)
         assert asked == ["involvedObject.kind=Pod"]
         await until(lambda: len(asked) == 2)
         assert asked[1] == "involvedObject.uid=uid-0"

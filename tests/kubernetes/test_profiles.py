@@ -46,7 +46,7 @@ def test_until_profiles_are_listed_a_new_job_waits_and_reads_why():
     seen.profiles.informer.trouble = "trainingprofiles is forbidden"
     assert seen.profiles.effect_on(waiting).evidence == "trainingprofiles is forbidden"
     seen.profiles.informer.synced.set()
-    assert seen.profiles.effect_on(waiting).evidence == "there is none named research"
+    assert seen.profiles.effect_on(waiting).evidence == "there is no profile research"
 
 
 def test_a_profile_that_was_deleted_and_created_again_is_the_new_one():

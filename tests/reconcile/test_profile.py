@@ -34,7 +34,7 @@ def test_a_job_waits_for_its_profile_and_takes_it_with_its_first_gang():
     made = world()
     made.settle()
     assert (made.status.state, made.status.reason, made.pods) == ("Pending", "ProfileNotFound", {})
-    assert "there is none named research" in made.status.message
+    assert "there is no profile research" in made.status.message
     made.profile = profile(generation=4, defaults=IMAGE)
     made.to_running()
     pinned = made.status.profile

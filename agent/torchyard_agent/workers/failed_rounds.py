@@ -151,7 +151,7 @@ def _stage(path: Path, link: Path, source: Path) -> Tuple[Path, Path]:
     try:
         link.parent.mkdir(exist_ok=True)
         os.link(str(path), str(link), follow_symlinks=False)
-    except OSError:  # a file system without links: what the next round overwrites meanwhile is lost
+    except OSError:  # a file system without links: the next round may overwrite the file before it is copied
         return path, place
     return link, place
 

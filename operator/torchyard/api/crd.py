@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from torchyard.api.names import MAX_JOB_NAME
 from torchyard.api.resource import GROUP, KIND, PLURAL, VERSION
-from torchyard.api.schema import spec_schema, status_schema
+from torchyard.api.schema import Schema, spec_schema, status_schema
 from torchyard.api.validation.cel import VALIDATIONS, change_rules, with_rules
 from torchyard.api.values import DNS_LABEL_PATTERN
 from torchyard.api.yaml_text import dumped
@@ -125,32 +125,53 @@ def definition(
     }
 
 
-def _object() -> dict[str, Any]:
-    plain = spec_schema()
-    spec = with_rules(plain)
-    spec.pop("default", None)
+def whole_object(
+    kind: str,
+    description: str,
+    name: Schema,
+    spec: Schema,
+    *,
+    status: Schema | None = None,
+    rules: Sequence[Any] = (),
+) -> Schema:
+    """Return the schema of a whole object in a CRD.
+
+    Args:
+        kind: of the object.
+        description: of it.
+        name: what the schema of its name has beside the type.
+        spec: of it.
+        status: of it; None: it has none.
+        rules: between the object and its former state.
+    """
     return {
         "type": "object",
-        "description": "A training job: a gang of pods that trains until it is done, through every failure.",
+        "description": description,
         "required": ["spec"],
-        VALIDATIONS: change_rules(plain),
+        **({VALIDATIONS: rules} if rules else {}),
         "properties": {
             "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
-            "kind": {"type": "string", "description": KIND},
+            "kind": {"type": "string", "description": kind},
             # A schema may say nothing about metadata but type and name: not even a description.
-            "metadata": {
-                "type": "object",
-                "properties": {
-                    "name": {
-                        "type": "string",
-                        "description": "Name of the job; pods add incarnation and index to it.",
-                        "maxLength": MAX_JOB_NAME,
-                        "pattern": DNS_LABEL_PATTERN,
-                    }
-                },
-            },
-            "spec": spec,
+            "metadata": {"type": "object", "properties": {"name": {"type": "string", **name}}},
+            "spec": {key: value for key, value in spec.items() if key != "default"},
             # Before the first plan: kstatus takes an object without any status for ready.
-            "status": {**status_schema(), "default": dict(NEVER_VISITED)},
+            **({"status": {**status, "default": dict(NEVER_VISITED)}} if status is not None else {}),
         },
     }
+
+
+def _object() -> Schema:
+    plain = spec_schema()
+    return whole_object(
+        KIND,
+        "A training job: a gang of pods that trains until it is done, through every failure.",
+        {
+            "description": "Name of the job; pods add incarnation and index to it.",
+            "maxLength": MAX_JOB_NAME,
+            "pattern": DNS_LABEL_PATTERN,
+        },
+        with_rules(plain),
+        status=status_schema(),
+        rules=change_rules(plain),
+    )

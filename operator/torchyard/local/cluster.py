@@ -139,7 +139,7 @@ class LocalCluster:
         return Request(name="", scheduler=NOTHING)
 
     def profile(self, job: TrainingJob) -> ProfileVerdict:  # noqa: ARG002 -- profiles are objects of a cluster
-        """Return that there is none on a machine."""
+        """Return no profile."""
         return NO_PROFILE
 
     def node_memory(self) -> None:

@@ -42,7 +42,7 @@ def apply_profile(job: TrainingJob, profile: TrainingProfile | None, unknown: st
 
     Args:
         job: as its user wrote it.
-        profile: of that name; None: there is none.
+        profile: of that name; None: it does not exist.
         unknown: why the profiles of the cluster are not known; empty: they are.
     """
     name, status = job.spec.profile, job.status
@@ -56,7 +56,7 @@ def apply_profile(job: TrainingJob, profile: TrainingProfile | None, unknown: st
     if profile is None or profile.problem:
         if pinned is not None and not begins:
             return ProfileVerdict(pinned=pinned)  # a profile that was deleted takes nothing from jobs that run
-        found = unknown or (f"{name}: {profile.problem}" if profile is not None else f"there is none named {name}")
+        found = unknown or (f"{name}: {profile.problem}" if profile is not None else f"there is no profile {name}")
         return ProfileVerdict(pinned=pinned, reason=Reason.PROFILE_NOT_FOUND, evidence=found)
     if pinned is None or begins:
         pinned = PinnedProfile(
@@ -65,16 +65,15 @@ def apply_profile(job: TrainingJob, profile: TrainingProfile | None, unknown: st
             generation=profile.generation,
             defaults=enforced(profile.spec.defaults, profile.spec.limits),
         )
-    outside = [*faults(job.spec, profile.spec, name, job.metadata.namespace)][:MAX_FAULTS]
-    outside = (
-        outside
-        or [
-            f"with the defaults of profile {name}, {path}: {what}: {fix}"
-            for path, what, fix in broken_rules(with_defaults(job.spec, pinned.defaults))
-        ][:MAX_FAULTS]
-    )
+    # The reason has the fix of a limit.
+    limits = [f"{each.path}: {each.what}" for each in faults(job.spec, profile.spec, name, job.metadata.namespace)]
+    outside = limits or [
+        f"with the defaults of profile {name}, {path}: {what}: {fix}"
+        for path, what, fix in broken_rules(with_defaults(job.spec, pinned.defaults))
+    ]
     if outside:
-        return ProfileVerdict(pinned=pinned, reason=Reason.OUTSIDE_PROFILE, evidence="; ".join(outside))
+        evidence = "; ".join(outside[:MAX_FAULTS])
+        return ProfileVerdict(pinned=pinned, reason=Reason.OUTSIDE_PROFILE, evidence=evidence)
     return ProfileVerdict(pinned=replace(pinned, checked_generation=generation))
 
 

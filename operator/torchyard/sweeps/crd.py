@@ -6,8 +6,7 @@ The API server checks forms, and what may not change; what needs the schema of t
 from copy import deepcopy
 from typing import Any
 
-from torchyard.api.crd import NEVER_VISITED, Column, as_yaml, definition
-from torchyard.api.resource import GROUP, VERSION
+from torchyard.api.crd import Column, as_yaml, definition, whole_object
 from torchyard.api.schema import ANY, FORM, Schema, status_of
 from torchyard.api.schema import spec_schema as job_schema
 from torchyard.api.validation.cel import VALIDATIONS, with_rules
@@ -45,33 +44,21 @@ def sweep_crd() -> dict[str, Any]:
 
 
 def _object() -> Schema:
-    return {
-        "type": "object",
-        "description": "A sweep: many trials of one job, each with other parameters, to find the best.",
-        "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
-            "kind": {"type": "string", "description": KIND},
-            "metadata": {
-                "type": "object",
-                "properties": {
-                    "name": {
-                        "type": "string",
-                        "description": "Name of the sweep; trials add their number to it.",
-                        "maxLength": MAX_SWEEP_NAME,
-                        "pattern": DNS_LABEL_PATTERN,
-                    }
-                },
-            },
-            "spec": _spec(),
-            "status": {**status_of(TrainingSweepStatus), "default": dict(NEVER_VISITED)},
+    return whole_object(
+        KIND,
+        "A sweep: many trials of one job, each with other parameters, to find the best.",
+        {
+            "description": "Name of the sweep; trials add their number to it.",
+            "maxLength": MAX_SWEEP_NAME,
+            "pattern": DNS_LABEL_PATTERN,
         },
-    }
+        _spec(),
+        status=status_of(TrainingSweepStatus),
+    )
 
 
 def _spec() -> Schema:
     spec = deepcopy(spec_schema())
-    spec.pop("default", None)
     fields = spec["properties"]
     template = fields["jobTemplate"]["properties"]
     job = with_rules(job_schema())

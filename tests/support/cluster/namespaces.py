@@ -1,11 +1,13 @@
 """Where tests of a cluster take place: TrainingJobs as the working tree has them, and namespaces that come and go."""
 
+import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 from tests.support.cluster import operators
+from tests.support.cluster.patient_api import connected
 
 from torchyard.api.crd import crd
 from torchyard.api.profiles.crd import profile_crd
@@ -48,6 +50,23 @@ async def fresh_namespace(api: Api, level: str = "restricted") -> AsyncIterator[
         yield name
     finally:
         await delete_namespace(api, name)
+
+
+@contextlib.contextmanager
+def shared_namespace(make: Callable[[], Awaitable[tuple[str, list[str]]]]) -> Iterator[str]:
+    """Yield the namespace that `make` returns; afterwards it goes, with the objects whose paths `make` returns."""
+
+    async def remove(namespace: str, made: list[str]) -> None:
+        async with connected() as api:
+            for path in made:
+                await api.request("DELETE", path, body={})
+            await delete_namespace(api, namespace)
+
+    namespace, made = asyncio.run(make())
+    try:
+        yield namespace
+    finally:
+        asyncio.run(remove(namespace, made))
 
 
 async def _served(api: Api) -> bool:

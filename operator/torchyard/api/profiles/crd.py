@@ -1,12 +1,10 @@
 """The CustomResourceDefinition of TrainingProfile, and the rules of the chart's policies, generated from the models."""
 
-from copy import deepcopy
 from typing import Any
 
-from torchyard.api.crd import Column, as_yaml, definition
+from torchyard.api.crd import Column, as_yaml, definition, whole_object
 from torchyard.api.profiles.limits import policy_rules
 from torchyard.api.profiles.resource import KIND, MAX_PROFILE_NAME, PLURAL, spec_schema
-from torchyard.api.resource import GROUP, VERSION
 from torchyard.api.schema import Schema
 from torchyard.api.values import SUBDOMAIN_PATTERN
 from torchyard.api.yaml_text import dumped
@@ -37,22 +35,10 @@ def profile_limits_yaml() -> str:
 
 
 def _object() -> Schema:
-    spec = deepcopy(spec_schema())
-    spec.pop("default", None)
     name = {
-        "type": "string",
         "description": "Name of the profile, as jobs have it in spec.profile.",
         "maxLength": MAX_PROFILE_NAME,
         "pattern": SUBDOMAIN_PATTERN,
     }
-    return {
-        "type": "object",
-        "description": "A profile: what the platform team sets and allows for the jobs that name it.",
-        "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string", "description": f"{GROUP}/{VERSION}"},
-            "kind": {"type": "string", "description": KIND},
-            "metadata": {"type": "object", "properties": {"name": name}},
-            "spec": spec,
-        },
-    }
+    description = "A profile: what the platform team sets and allows for the jobs that name it."
+    return whole_object(KIND, description, name, spec_schema())

@@ -6,7 +6,7 @@ job, `LIMITS` and `DEFAULTS` are sections of the profile.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -42,8 +42,19 @@ class Limit(Struct, frozen=True, kw_only=True):
     text: str
 
 
-def faults(spec: TrainingJobSpec, profile: TrainingProfileSpec, name: str, namespace: str | None) -> Iterator[str]:
-    """Yield a sentence for each limit that a job exceeds.
+class Fault(NamedTuple):
+    """One limit that a job exceeds: the field, what is wrong with it, and how to fix that."""
+
+    path: str
+    what: str
+    fix: str = _FIX
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}; {self.fix}"
+
+
+def faults(spec: TrainingJobSpec, profile: TrainingProfileSpec, name: str, namespace: str | None) -> Iterator[Fault]:
+    """Yield a fault for each limit that a job exceeds.
 
     Args:
         spec: of the job as its user wrote it.
@@ -53,12 +64,12 @@ def faults(spec: TrainingJobSpec, profile: TrainingProfileSpec, name: str, names
     """
     if profile.namespaces is not None and namespace is not None and namespace not in profile.namespaces:
         allowed = ", ".join(profile.namespaces) or NOTHING
-        yield f"spec.profile: profile {name} is for other namespaces: {allowed}; {_FIX}"
+        yield Fault("spec.profile", f"profile {name} is for other namespaces: {allowed}")
     effective = with_defaults(spec, profile.defaults)
     for each in LIMITS:
         limit = _at(profile.limits, each.limit)
         if limit not in _ABSENT and not each.holds(spec, effective, limit):
-            yield f"spec.{each.field}: profile {name} {each.says} {_text(limit)}; {_FIX}"
+            yield Fault(f"spec.{each.field}", f"profile {name} {each.says} {_text(limit)}")
 
 
 def policy_rules() -> Iterator[dict[str, str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from torchyard.api.files import read_bounded
-from torchyard.api.profiles.limits import faults
+from torchyard.api.profiles.limits import Fault, faults
 from torchyard.api.profiles.resource import TrainingProfile, object_schema, read_profile
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.problems import Problem
@@ -47,8 +47,8 @@ def validate_profile(path: Path) -> ProfileValidation:
     return ProfileValidation(profile=profile)
 
 
-def outside(spec: TrainingJobSpec, profiles: Iterable[TrainingProfile], namespace: str | None) -> Iterator[str]:
-    """Yield a sentence for each limit that a job exceeds of the profile that it names, if that is among these.
+def outside(spec: TrainingJobSpec, profiles: Iterable[TrainingProfile], namespace: str | None) -> Iterator[Fault]:
+    """Yield a fault for each limit that a job exceeds of the profile that it names, if that is among these.
 
     Args:
         spec: of the job.

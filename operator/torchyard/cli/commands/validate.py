@@ -101,9 +101,8 @@ def _within_profile(result: "Validation", file: str, profiles: "list[TrainingPro
     from torchyard.api.validation.problems import Problem
     from torchyard.api.validation.validate import Validation
 
-    found = [sentence.partition(": ") for job in result.jobs for sentence in outside(job.spec, profiles, None)]
-    problems = [Problem(file, 0, path, *said.partition("; ")[::2]) for path, _, said in found]
-    return Validation(problems=tuple(problems)) if problems else result
+    problems = tuple(Problem(file, 0, *each) for job in result.jobs for each in outside(job.spec, profiles, None))
+    return Validation(problems=problems) if problems else result
 
 
 def _print(

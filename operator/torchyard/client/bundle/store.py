@@ -47,19 +47,19 @@ def keep(digest: str, parts: Sequence[bytes], home: Path | None = None) -> None:
 def expire(home: Path | None = None) -> None:
     """Delete code that no run names any more; that of images, which is read again from far away, after a month."""
     home = home or home_folder()
-    used: set[str | None] = set()
-    images: set[str | None] = set()
+    used: set[str] = set()
+    images: set[str] = set()
     for run in list_runs(home):
         with contextlib.suppress(ValueError):  # damaged
             job = read_run(run)
             if job is not None and job.spec.code is not None:
-                used.add(job.spec.code.digest)
-                images.add(image_folder(home, job.spec.code.image).name if job.spec.code.image else None)
+                used |= {job.spec.code.digest} if job.spec.code.digest is not None else set()
+                images |= {image_folder(home, job.spec.code.image).name} if job.spec.code.image else set()
     _delete_unused(home / "code", used, UNUSED_SECONDS)
     _delete_unused(images_folder(home), images, IMAGE_SECONDS)
 
 
-def _delete_unused(folder: Path, used: Collection[str | None], seconds: float) -> None:
+def _delete_unused(folder: Path, used: Collection[str], seconds: float) -> None:
     before = time.time() - seconds
     for path in folder.iterdir() if folder.is_dir() else ():
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """Stand-ins for the packages of an image, with which uv resolves from a folder of wheels that lacks them.
 
 uv resolves for one target and knows nothing of an image. A stand-in is an empty wheel with the name and version that
-the image has, without requirements of its own, since those are in the image as well. The lock names none of them.
+the image has. It requires nothing, since the image has that as well. The lock names no stand-in.
 """
 
 import hashlib

@@ -14,41 +14,18 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from torchyard.kubernetes.cache.pod_events import SHARE, PodEvent, read_pod_events
 from torchyard.kubernetes.cache.pod_record import PodRecord
-from torchyard.kubernetes.client.api import REQUEST_SECONDS, Api
+from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
-from torchyard.kubernetes.client.pages import pages
 from torchyard.kubernetes.diagnostics import container_waiting
-from torchyard.kubernetes.objects import Listed, Read
 from torchyard.reconcile.ports import Unavailable
 
 LOOK_SECONDS = 20.0
 SOON_SECONDS = 2.0
-SHARE = 20  # of the time, one part is spent on reading at most
 WARNINGS = "type=Warning,involvedObject.kind=Pod,reason!=FailedScheduling"
 
 _log = logging.getLogger(__name__)
-
-
-class Reference(Read, frozen=True, gc=False):
-    """What an event is about."""
-
-    uid: str = ""
-
-
-class Event(Read, frozen=True, kw_only=True, gc=False):
-    """One event about a pod."""
-
-    involved_object: Reference = Reference()
-    reason: str = ""
-    message: str = ""
-    last_timestamp: str | None = None
-    event_time: str | None = None
-
-    @property
-    def time(self) -> str:
-        """When it was last seen, to be compared as text."""
-        return self.last_timestamp or self.event_time or ""
 
 
 class KubeletEvents:
@@ -68,7 +45,6 @@ class KubeletEvents:
         self._seen: dict[str, set[str]] = {}  # by namespace: jobs that the newest list was read for
         self._followed: dict[str, asyncio.Task[None]] = {}
         self._news: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)  # by namespace
-        self._page = msgspec.json.Decoder(Listed[Event])
 
     def why(self, job_uid: str) -> tuple[str, str]:
         """Return the reason code and evidence of why pods of this job do not start; empty: nothing is known."""
@@ -122,15 +98,13 @@ class KubeletEvents:
 
     async def _warnings(self, namespace: str, stuck: dict[str, PodRecord]) -> dict[str, tuple[str, str]] | None:
         """Return the newest warning with a known meaning, by pod uid; None: they cannot be read."""
-        newest: dict[str, Event] = {}
-        path, params = f"/api/v1/namespaces/{namespace}/events", {"fieldSelector": WARNINGS}
+        newest: dict[str, PodEvent] = {}
         try:
-            async for page in pages(self._api, path, self._page.decode, params, timeout=REQUEST_SECONDS):
-                for event in page.items or ():
-                    uid = event.involved_object.uid
-                    known = newest.get(uid)
-                    if uid in stuck and container_waiting.event(event.reason, event.message)[0]:
-                        newest[uid] = event if known is None or event.time > known.time else known
+            async for event in read_pod_events(self._api, namespace, WARNINGS):
+                uid = event.involved_object.uid
+                known = newest.get(uid)
+                if uid in stuck and container_waiting.event(event.reason, event.message)[0]:
+                    newest[uid] = event if known is None or event.time > known.time else known
         except (Unavailable, Rejected, NotFound, Gone, msgspec.MsgspecError) as error:
             _log.warning("events of pods in %s cannot be read: %s", namespace, error)
             return None

@@ -14,17 +14,15 @@ from collections.abc import Callable
 import msgspec
 
 from torchyard.api.formatting import ESCAPES
+from torchyard.kubernetes.cache.pod_events import SHARE, PodEvent, read_pod_events
 from torchyard.kubernetes.cache.pod_record import PodRecord
-from torchyard.kubernetes.client.api import REQUEST_SECONDS, Api
+from torchyard.kubernetes.client.api import Api
 from torchyard.kubernetes.client.errors import Gone, NotFound, Rejected
-from torchyard.kubernetes.client.pages import pages
-from torchyard.kubernetes.objects import Listed, Read
 from torchyard.reconcile.failures import MAX_EVENT, MAX_EVENTS
 from torchyard.reconcile.ports import Unavailable
 
 SOON_SECONDS, LATER_SECONDS = 2.0, 10.0
 KEPT_SECONDS = 120.0
-SHARE = 20  # of the time, one part is spent on reading at most
 MOST_WANTED = 1024  # of a namespace at a time
 FEW = 4  # pods that are asked for one by one
 # How every pod starts, which explains no end.
@@ -48,38 +46,6 @@ STARTING = frozenset(
 _log = logging.getLogger(__name__)
 
 
-class _Object(Read, frozen=True, gc=False):
-    uid: str = ""
-
-
-class _Series(Read, frozen=True, kw_only=True, gc=False):
-    last_observed_time: str | None = None
-
-
-class _Event(Read, frozen=True, kw_only=True, gc=False):
-    involved_object: _Object = _Object()
-    reason: str = ""
-    message: str = ""
-    first_timestamp: str | None = None
-    last_timestamp: str | None = None
-    event_time: str | None = None
-    series: _Series | None = None
-    count: int | None = None
-
-    @property
-    def time(self) -> str:
-        """When it was last seen, to be compared as text."""
-        last = self.series.last_observed_time if self.series is not None else None
-        return (last or self.last_timestamp or self.event_time or self.first_timestamp or "")[:19]
-
-    def text(self) -> str:
-        """Return `2026-11-30T10:00:00Z Killing: Stopping container trainer (3 times)`."""
-        message = ESCAPES.sub("", " ".join(self.message.split()))
-        often = f" ({self.count} times)" if self.count and self.count > 1 else ""
-        words = f"{self.time}Z {self.reason}: {message}"[: MAX_EVENT - len(often)] + often
-        return "".join(char if char.isprintable() else " " for char in words)
-
-
 class LostPods:
     """What the events of lost pods say.
 
@@ -93,7 +59,6 @@ class LostPods:
         self._known: dict[str, tuple[str, ...]] = {}  # by pod uid
         self._wanted: defaultdict[str, dict[str, PodRecord]] = defaultdict(dict)  # by namespace, by pod uid
         self._readers: dict[str, asyncio.Task[None]] = {}
-        self._page = msgspec.json.Decoder(Listed[_Event])
 
     def of(self, pod_uid: str) -> tuple[str, ...]:
         """Return the last events of a pod, oldest first; empty: none are known."""
@@ -133,24 +98,29 @@ class LostPods:
             pause = max(LATER_SECONDS if again else SOON_SECONDS, SHARE * (time.monotonic() - begun))
         del self._wanted[namespace]
 
-    def _learn(self, record: PodRecord, events: list[_Event]) -> None:
+    def _learn(self, record: PodRecord, events: list[PodEvent]) -> None:
         newest = sorted(events, key=lambda event: event.time)[-MAX_EVENTS:]
-        self._known[record.uid] = tuple(event.text() for event in newest)
+        self._known[record.uid] = tuple(map(_text, newest))
         asyncio.get_running_loop().call_later(KEPT_SECONDS, self._known.pop, record.uid, None)
         self._changed(record)
 
-    async def _events(self, namespace: str, uids: list[str]) -> dict[str, list[_Event]]:
+    async def _events(self, namespace: str, uids: list[str]) -> dict[str, list[PodEvent]]:
         """Return the events of these pods but for those of their start; empty if they cannot be read."""
         selectors = [f"involvedObject.uid={uid}" for uid in uids]
-        found: dict[str, list[_Event]] = {uid: [] for uid in uids}
-        path = f"/api/v1/namespaces/{namespace}/events"
+        found: dict[str, list[PodEvent]] = {uid: [] for uid in uids}
         try:
             for selector in selectors if len(uids) <= FEW else ["involvedObject.kind=Pod"]:
-                params = {"fieldSelector": selector}
-                async for page in pages(self._api, path, self._page.decode, params, timeout=REQUEST_SECONDS):
-                    for event in page.items or ():
-                        if event.involved_object.uid in found and event.reason not in STARTING:
-                            found[event.involved_object.uid].append(event)
+                async for event in read_pod_events(self._api, namespace, selector):
+                    if event.involved_object.uid in found and event.reason not in STARTING:
+                        found[event.involved_object.uid].append(event)
         except (Unavailable, Rejected, NotFound, Gone, msgspec.MsgspecError) as error:
             _log.warning("events of lost pods in %s cannot be read: %s", namespace, error)
         return found
+
+
+def _text(event: PodEvent) -> str:
+    """Return `2026-11-30T10:00:00Z Killing: Stopping container trainer (3 times)`."""
+    message = ESCAPES.sub("", " ".join(event.message.split()))
+    often = f" ({event.count} times)" if event.count and event.count > 1 else ""
+    words = f"{event.time}Z {event.reason}: {message}"[: MAX_EVENT - len(often)] + often
+    return "".join(char if char.isprintable() else " " for char in words)
