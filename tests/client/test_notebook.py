@@ -18,10 +18,12 @@ CELLS = [
     "seen = 3\n@ty.job()\ndef bad():\n    print(seen)\n",
     "try:\n    ty.run(bad)\nexcept ty.TorchYardError as error:\n    print(error)",
 ]
+# Jupyter picks its five TCP ports before it binds them, and another test may take one meanwhile: sockets of the file system.
 PROGRAM = f"""
-import nbclient, nbformat
+import jupyter_client, nbclient, nbformat
 notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in {CELLS!r}])
-nbclient.NotebookClient(notebook, timeout={DEADLINE:.0f}, kernel_name="python3").execute()
+kernel = jupyter_client.AsyncKernelManager(kernel_name="python3", transport="ipc")
+nbclient.NotebookClient(notebook, km=kernel, timeout={DEADLINE:.0f}).execute()
 for cell in notebook.cells:
     for output in cell.outputs:
         print(output.get("text", output))
