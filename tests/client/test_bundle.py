@@ -8,6 +8,7 @@ import tarfile
 
 import pytest
 
+from torchyard.client.bundle import listing
 from torchyard.client.bundle.archive import archive, parts
 from torchyard.client.bundle.bundle import bundle_of
 from torchyard.client.bundle.contents import CodeFile
@@ -158,7 +159,40 @@ def test_torchyardignore_leaves_files_out_and_brings_ignored_ones_back(tmp_path)
     assert names(repository(tmp_path / "git", files | ignore)) == sent_files
     plain = write(tmp_path / "plain", files | ignore)
     assert names(plain) == sent_files
-    assert bundle_of(plain).left_out == ["data/", "docs/a.md", "y.bin"]
+    assert bundle_of(plain).left_out == ["data/", "docs/", "y.bin"]
+
+
+def test_files_behind_a_folder_that_became_a_link_do_not_travel(tmp_path):
+    elsewhere = write(tmp_path / "elsewhere", {"x.csv": "private"})
+    folder = repository(tmp_path / "code", {"train.py": "1", "data/x.csv": "1"})
+    (folder / "data/x.csv").unlink()
+    (folder / "data").rmdir()
+    (folder / "data").symlink_to(elsewhere)
+    write(folder, {".torchyardignore": "/data\n!data/x.csv\n"})
+    assert names(folder) == [".torchyardignore", "train.py"]
+
+
+def test_without_git_a_folder_that_torchyardignore_names_is_not_entered(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "MAX_WALKED", 9)
+    folder = write(tmp_path, {"train.py": "1", ".torchyardignore": "data/\n"})
+    write(folder, {f"data/{number}": "" for number in range(20)})
+    found = bundle_of(folder)
+    assert ([file.path for file in found.files], found.left_out) == ([".torchyardignore", "train.py"], ["data/"])
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+@pytest.mark.parametrize("make", [write, repository])
+def test_an_unreadable_folder_is_refused_by_name_or_left_out(make, tmp_path):
+    folder = make(tmp_path / "code", {"train.py": "1"})
+    write(folder, {"d/x": "1"})
+    (folder / "d").chmod(0)
+    try:
+        with pytest.raises(TorchYardError, match="code: d/ cannot be read"):
+            bundle_of(folder)
+        write(folder, {".torchyardignore": "d/\n"})
+        assert "d/" in bundle_of(folder).left_out
+    finally:
+        (folder / "d").chmod(0o755)
 
 
 def test_what_a_submission_prints(tmp_path):
@@ -166,7 +200,7 @@ def test_what_a_submission_prints(tmp_path):
     first, second, third = bundle_of(folder).sentences()
     assert first.startswith("code: 2 files, 2 KiB, largest: a.py 2 KiB, A.py 1 B; digest ")
     assert second == "code: left out: __pycache__/"
-    assert third == "code: A.py and a.py are one file where the file system ignores case"
+    assert third == "code: A.py and a.py are one file on some machines, such as a Mac"
 
 
 def test_commit_branch_and_changes_of_a_folder(tmp_path):
@@ -194,6 +228,7 @@ HOSTILE = {
     ),
     "pipe": (lambda f: os.mkfifo(f / "p"), "p is a pipe"),
     "socket": (a_socket, "s is a socket"),
+    "pipe of patterns": (lambda f: os.mkfifo(f / ".torchyardignore"), ".torchyardignore is not a file"),
     "repository": (lambda f: git(write(f / "n", {"a": "1"}), "init"), "n/ is a repository of its own"),
     "not UTF-8": (lambda f: (f / "\udcff.py").touch(), r"the name b'\xff.py' is not UTF-8"),
     "control character": (lambda f: write(f, {"a\nb": "1"}), r"the name 'a\nb' has a control character"),

@@ -38,7 +38,7 @@ class Bundle(NamedTuple):
         lines = [f"code: {count}, {size(self.total)}, largest: {largest(sized)}; digest {self.digest[:12]}"]
         lines += left_out_sentences(self.left_out)
         for one, other in same_but_for_case(file.path for file in self.files):
-            lines.append(f"code: {one} and {other} are one file where the file system ignores case")
+            lines.append(f"code: {one} and {other} are one file on some machines, such as a Mac")
         return lines
 
 

@@ -1,5 +1,6 @@
 """The contents of a bundle: every file is looked at before anything is sent, and read once."""
 
+import errno
 import hashlib
 import os
 import stat
@@ -108,14 +109,16 @@ def digest(files: Iterable[CodeFile]) -> str:
 
 
 def present(folder: Path, paths: Sequence[str]) -> list[tuple[str, os.stat_result]]:
-    """Look at each path, without those that were deleted since git listed them."""
+    """Look at each path, without those that git tracks and that are not there any more."""
     found = []
     base = os.fspath(folder)
+    links: dict[str, bool] = {"": False}
     for path in paths:
         if path.endswith("/"):
-            fix = f"add it to {IGNORE_FILE}, or submit it by itself"
-            raise TorchYardError(f"code: {path} is a repository of its own (nested or a submodule)", fix)
+            _refuse_folder(base, path)
         _check_name(path)
+        if _is_in_link(base, path, links):
+            continue
         try:
             status = os.lstat(f"{base}/{path}")
         except (FileNotFoundError, NotADirectoryError):
@@ -129,6 +132,28 @@ def present(folder: Path, paths: Sequence[str]) -> list[tuple[str, os.stat_resul
             raise TorchYardError(f"code: {path} is {_KINDS.get(kind, 'no file')}", f"add it to {IGNORE_FILE}")
         found.append((path, status))
     return found
+
+
+def _refuse_folder(base: str, path: str) -> NoReturn:
+    _check_name(path.rstrip("/"))
+    if Path(base, path).is_dir() and not os.access(Path(base, path), os.R_OK | os.X_OK):
+        _unreadable(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    fix = f"add it to {IGNORE_FILE}, or submit it by itself"
+    raise TorchYardError(f"code: {path} is a repository of its own (nested or a submodule)", fix)
+
+
+def _is_in_link(base: str, path: str, links: dict[str, bool]) -> bool:
+    """Return whether a folder of a path is a link now: what is behind it may be anywhere, and git tracks it no more.
+
+    Args:
+        base: folder of the code.
+        path: below it.
+        links: the folders that were looked at.
+    """
+    parent = path.rpartition("/")[0]
+    if parent not in links:
+        links[parent] = _is_in_link(base, parent, links) or Path(base, parent).is_symlink()
+    return links[parent]
 
 
 def _check_name(path: str) -> None:
