@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from comparison import problems
+from comparison import html_of, problems
 from generated import generated_pages
 from navigation import navigation, paths
 from pages import source_pages, translated
+from search import SEPARATOR, arrange
 
 from torchyard.version import __version__
 
@@ -33,6 +34,7 @@ def main() -> int:
     command = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     if code := subprocess.run(command, cwd=BUILD, check=False).returncode:
         return code
+    arrange(BUILD / "site/search.json", [html_of(path) for path in paths(navigation(pages))])
     wrong = problems(pages, BUILD / "site")
     shutil.copytree(BUILD / "pages", BUILD / "site", dirs_exist_ok=True)
     (BUILD / "site/llms.txt").write_text(llms_text(pages), encoding="utf-8")
@@ -82,7 +84,7 @@ def configuration(pages: Collection[str]) -> dict[str, Any]:
             ],
         },
         "use_directory_urls": False,
-        "plugins": ["search"],
+        "plugins": [{"search": {"separator": SEPARATOR}}],
         "markdown_extensions": [
             "tables",
             {"toc": {"permalink": True}},

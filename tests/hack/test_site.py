@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.site_search import QUESTIONS, first_answers
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "hack/site"))
@@ -16,7 +17,7 @@ finally:
     sys.path.remove(str(ROOT / "hack/site"))
 
 
-def test_the_site_has_all_that_its_pages_have_without_network():
+def test_the_site_has_all_that_its_pages_have_and_its_search_answers_newcomers():
     nowhere = dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"), "http://127.0.0.1:9")
     command = [sys.executable, str(ROOT / "hack/site")]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | nowhere, check=False)
@@ -26,7 +27,7 @@ def test_the_site_has_all_that_its_pages_have_without_network():
     listed = (site / "llms.txt").read_text()
     assert all(f"({page})" in listed for page in ("index.md", "reference/reasons/InsufficientGPU.md", "python.md"))
     assert "free some or request less" in (site / "reference/reasons/InsufficientGPU.html").read_text().lower()
-    assert (site / "search.json").exists()
+    assert first_answers(site, QUESTIONS) == QUESTIONS
 
 
 PAGE = """\
