@@ -62,3 +62,21 @@ async def test_only_what_is_suspended_is_resumed(torchyard, state, code, asked, 
         done = await asyncio.to_thread(torchyard, "resume", "cvrp", "-n", "team")
     assert (done.returncode, changed) == (code, asked), done.stderr
     assert f"cvrp in namespace team of context test {says}; " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ({}, "with checkpoint.resumeFrom: cvrp the new job continues from them"),
+        ({"trainer": None, "command": ["torchrun", "train.py"]}, "cvrp-old-1 beside those of the new job"),
+    ],
+)
+async def test_a_failed_job_names_where_its_files_stay(torchyard, program, says):
+    """Only built-in workloads have `resumeFrom`."""
+
+    async def answer(request):
+        return objects(request, "Failed", checkpoint={"volume": {"claim": "runs"}}, **program)
+
+    async with cluster(torchyard, answer):
+        done = await asyncio.to_thread(torchyard, "resume", "cvrp", "-n", "team")
+    assert f"submit it again to start over (its files are kept: {says})" in done.stderr

@@ -203,7 +203,8 @@ class Job:
         kept = await self._kept()
         job = kept.job
         if job.status.state.terminal:
-            fix = "start it under another name with checkpoint.resumeFrom" if job.status.state == State.FAILED else ""
+            resumable = job.status.state == State.FAILED and job.spec.trainer is not None
+            fix = "start it under another name with checkpoint.resumeFrom" if resumable else ""
             raise TorchYardError(f"{self.name} has already {job.status.state.lower()}", fix)
         if self.location.kind == "local":
             from torchyard.client.controlled import control

@@ -158,7 +158,10 @@ async def _of_cluster(backend: "Backend", name: str, output: Format | None) -> i
     if job.status.state.terminal:
         fix = f"`torchyard delete {name}{backend.flags}` and submit it again to start over"
         if checkpoint_claim(job.spec) is not None:
-            fix += f" (its files are kept; with checkpoint.resumeFrom: {name} the new job continues from them)"
+            new = f"{name}-old-1 beside those of the new job"
+            if job.spec.trainer is not None:
+                new = f"with checkpoint.resumeFrom: {name} the new job continues from them"
+            fix += f" (its files are kept: {new})"
         raise RefusalError(f"{name} in {backend.where} has already {job.status.state.lower()}", fix)
     outcome = "continues" if job.spec.suspend else "is not suspended"
     if job.spec.suspend:
