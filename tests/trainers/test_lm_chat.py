@@ -65,6 +65,16 @@ ALTERNATES = (
     "{{ raise_exception('roles must alternate') }}{% endif %}<{{ 'user' if m.role == 'user' else 'model' }}>"
     "{{ first if loop.first }}{{ m.content | trim }}<end>\n{% endfor %}{% if add_generation_prompt %}<model>{% endif %}"
 )
+# Command R7B: the beginning of an answer is written behind every conversation; messages begin and end alike.
+OPENS = (
+    "{% for m in messages %}<tool>{% if m.role == 'user' %}<user>{{ m.content }}{% else %}<model><call>{{ m.content }}"
+    "<return>{% endif %}<end>{% endfor %}<tool><model>{% if not quick %}<think></think>{% endif %}"
+)
+# Kimi K3: a token ends each part of an answer, and another one all of it.
+PARTS = (
+    "{% for m in messages %}<{{ 'user' if m.role == 'user' else 'model' }}>{% if m.role != 'user' %}<call>thoughts"
+    "<return><call>{% endif %}{{ m.content }}<return><end>{% endfor %}{% if add_generation_prompt %}<model>{% endif %}"
+)
 SYSTEM = {"role": "system", "content": "Be."}
 
 
@@ -111,6 +121,14 @@ def turns(process, template, messages, tokenizer=None, **options):
             ),
         ),
         (NO_END, TALK, "<user>\nhi<model>[\nyo<user>]\nand<model>[\nok<user>]"),
+        (
+            OPENS,
+            TALK,
+            (
+                "<tool><user>hi<end><tool><model>[<call>yo<return><end>]"
+                "<tool><user>and<end><tool><model>[<call> ok <return><end>]"
+            ),
+        ),
         (ALTERNATES, [SYSTEM, *TALK], "<user>Be.\nhi<end>\n<model>[yo<end>\n]<user>and<end>\n<model>[ok<end>\n]"),
     ],
 )
@@ -241,6 +259,8 @@ def test_what_ends_turns_ends_answers(process):
         WHOLE_ENDS: ["<end>"],
         RETURNS: ["<return>"],
         NO_END: ["<user>", "<tool>"],
+        OPENS: ["<return>"],
+        PARTS: ["<end>"],
         "{% for m in messages %}<user>{{ m.content }}" + tools + "{% endfor %}": ["<end>", "<return>"],
         "{{ raise_exception('no') }}": [],
     }.items():
@@ -385,5 +405,18 @@ def test_notes_say_once_what_is_not_trained(process):
     for _ in range(2):
         chat.turns([ASK, THOUGHT])
     first, second = chat.notes
-    assert first.startswith("the chat template leaves out thoughts (<think>...</think>) of the assistant's turns")
+    assert first.startswith(
+        "the chat template leaves out thoughts (<think>...</think>, reasoning_content) of the assis"
+    )
     assert second.startswith("the chat template begins answers with '<think>\\n' when the model generates, but not")
+
+
+def test_a_note_says_that_thoughts_beside_the_content_are_left_out(process):
+    chat = Chat(byte_level(SPECIAL, NO_END), process)
+    chat.turns([ASK, SAY | {"reasoning_content": "yo"}])  # as in the answer
+    assert chat.notes == []
+    chat.turns([ASK, SAY | {"reasoning_content": "hm"}])
+    assert "leaves out thoughts" in chat.notes[0]
+    opens = Chat(byte_level(SPECIAL, OPENS), process)
+    opens.turns(TALK)
+    assert "begins answers with '<think></think>' when the model generates" in opens.notes[0]

@@ -9,11 +9,12 @@ from typing import Any
 from torchyard_trainers.core.data.rows import BadRecordError
 from torchyard_trainers.core.exits import ConfigError
 from torchyard_trainers.lm.chat.calls import form_of
-from torchyard_trainers.lm.chat.endings import Ending, ending_of
+from torchyard_trainers.lm.chat.endings import Ending, ending_of, opening_behind
 from torchyard_trainers.lm.chat.messages import ASSISTANT, Message, is_silent
+from torchyard_trainers.lm.chat.template_arguments import check_arguments
 from torchyard_trainers.lm.chat.templates import Rendered, TemplateProcess
 from torchyard_trainers.lm.chat.tool_calls import ToolFormat
-from torchyard_trainers.lm.chat.turns import Span, Turns, shared_length
+from torchyard_trainers.lm.chat.turns import REASONING, Span, Turns, undivided_length
 from torchyard_trainers.lm.tokens import CHAT_TEMPLATE, encoded
 
 # A template with these marks says itself which tokens the model generates.
@@ -70,8 +71,8 @@ class Chat:
             )
         if self._leaves_thoughts_out:
             notes.append(
-                "the chat template leaves out thoughts (<think>...</think>) of the assistant's turns: they are not "
-                "trained; write them in chat_template.jinja if they should be"
+                "the chat template leaves out thoughts (<think>...</think>, reasoning_content) of the assistant's "
+                "turns: they are not trained; write them in chat_template.jinja if they should be"
             )
         with suppress(BadRecordError):  # a template that does not render the shortest conversation
             if self._used and (opening := self._unused_opening):
@@ -135,7 +136,7 @@ class Chat:
             text, spans = self._marked(messages, chosen, tools)
         else:
             text, spans = self._compared(messages, chosen, tools)
-        self._leaves_thoughts_out |= any(_thoughts(messages[number]) not in text for number in chosen)
+        self._leaves_thoughts_out |= any(each not in text for number in chosen for each in _thoughts(messages[number]))
         tokens, said = self._encoded(text, spans)
         return tokens, [True] * len(tokens) if everything else said
 
@@ -250,7 +251,12 @@ class Chat:
         asked: list[Message] = [{"role": "user", "content": "?"}]
         prompt = self._rendered(asked, opens=True, tools=None)
         whole = self._rendered([*asked, {"role": ASSISTANT, "content": "!"}], opens=False, tools=None)
-        return prompt[shared_length(prompt, whole) :]
+        return prompt[undivided_length(prompt, whole, self._special_pattern) :]
+
+    @cached_property
+    def _always_opens(self) -> str:
+        """What the template writes behind every conversation as if an answer followed: no part of it."""
+        return opening_behind(lambda each, opens: self._raw(each, opens=opens).text, self._special_pattern)
 
     @cached_property
     def _ending(self) -> Ending | None:
@@ -289,6 +295,10 @@ class Chat:
         return self._render(messages, opens=opens, tools=tools).text
 
     def _render(self, messages: Sequence[Message], *, opens: bool, tools: Any, marks: bool = False) -> Rendered:
+        found = self._raw(messages, opens=opens, tools=tools, marks=marks)
+        return found if opens else found._replace(text=found.text.removesuffix(self._always_opens))
+
+    def _raw(self, messages: Sequence[Message], *, opens: bool, tools: Any = None, marks: bool = False) -> Rendered:
         try:
             if self._tokenizer.chat_template == CHAT_TEMPLATE:
                 words = {"tokenize": False, "add_generation_prompt": opens, "tools": tools, **self._arguments}
@@ -309,31 +319,6 @@ class Chat:
             raise
         except Exception as error:  # a template raises anything
             raise BadRecordError("messages", f"cannot be rendered by the chat template: {error}") from error
-
-
-def check_arguments(arguments: Mapping[str, Any], tokenizer: Any) -> None:
-    """Check that the chat template of a tokenizer uses arguments; one that it does not use would change nothing.
-
-    Raises:
-        ConfigError: naming one that it does not use, or that is set for each conversation.
-    """
-    at = "trainer.params.templateArguments"
-    templates = tokenizer.chat_template or ""
-    text = "\n".join(templates.values()) if isinstance(templates, Mapping) else templates
-    for name in arguments:
-        if name in _OWN or name in tokenizer.special_tokens_map:
-            raise ConfigError(f"{at}: {name!r} is set for each conversation; remove it")
-        if not re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text):
-            used = ", ".join(each for each in USUAL if re.search(rf"\b{each}\b", text)) or "none of the usual ones"
-            raise ConfigError(f"{at}: the chat template does not use {name!r} (it uses {used}); remove it")
-
-
-# Arguments that many templates have; and those of `render_jinja_template`, and of rendering itself.
-USUAL = ("enable_thinking", "thinking", "reasoning_effort", "preserve_thinking", "date_string", "model_identity")
-_OWN = (
-    *("messages", "conversations", "tools", "documents", "chat_template", "add_generation_prompt", "tokenize"),
-    *("continue_final_message", "return_assistant_tokens_mask"),
-)
 
 
 def _chosen(messages: Sequence[Message], *, first: int, last_only: bool) -> list[int]:
@@ -357,10 +342,12 @@ def _chosen(messages: Sequence[Message], *, first: int, last_only: bool) -> list
     return chosen
 
 
-def _thoughts(message: Message) -> str:
-    """Return what a turn thinks before it answers, as models write it in their content."""
+def _thoughts(message: Message) -> list[str]:
+    """Return what a turn thinks before it answers, in its content as models write it, or beside it."""
     before, _, answer = str(message.get("content") or "").rpartition("</think>")
-    return before.rpartition("<think>")[2].strip() if answer.strip() else ""
+    inside = before.rpartition("<think>")[2] if answer.strip() else ""
+    # Some records have the same thoughts by several names, of which a template writes one.
+    return [inside.strip(), next((message[name].strip() for name in REASONING if message.get(name)), "")]
 
 
 def _core(text: str, begin: int, end: int) -> tuple[int, int]:

@@ -175,17 +175,7 @@ class Turns:
 
     def _common(self, first: str, second: str) -> int:
         """Return how much two texts begin with in common; no special token is divided."""
-        length = shared_length(first, second)
-        while True:
-            inside = [
-                each.start()
-                for text in (first, second)
-                for each in self._special.finditer(text)
-                if each.start() < length < each.end()
-            ]
-            if not inside:
-                return length
-            length = min(inside)
+        return undivided_length(first, second, self._special)
 
 
 def _hidden(number: int, does: str) -> BadRecordError:
@@ -228,3 +218,18 @@ def shared_length(first: str, second: str) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if first[low:middle] == second[low:middle] else (low, middle)
     return low
+
+
+def undivided_length(first: str, second: str, special: "re.Pattern[str]") -> int:
+    """Return how many characters two texts begin with in common, without a part of a special token."""
+    length = shared_length(first, second)
+    while True:
+        inside = [
+            each.start()
+            for text in (first, second)
+            for each in special.finditer(text)
+            if each.start() < length < each.end()
+        ]
+        if not inside:
+            return length
+        length = min(inside)

@@ -35,7 +35,7 @@ from torchyard_trainers.lm.settings import REINFORCED, Settings
 
 # What the sample of a record depends on, besides the tokenizer.
 ENCODING = ("method", "format", "fields", "max_length", "truncation", "train_on", "reward")
-ENCODER = "2"  # counts changes of what the same record and settings encode to
+ENCODER = "3"  # counts changes of what the same record and settings encode to
 FIX = "correct them, or set trainer.params.badRecords: skip"
 SCANNED_HERE = 2000  # records that are scanned without other processes
 
