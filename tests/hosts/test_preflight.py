@@ -14,9 +14,10 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.client.errors import TorchYardError
 from torchyard.client.hosts import preflight
 from torchyard.client.hosts.code import code_of, requirements_of
-from torchyard.client.hosts.launch import HostOptions, prepare
+from torchyard.client.hosts.launch import HostOptions, start
 from torchyard.client.hosts.package import Platform
 from torchyard.client.hosts.preflight import Home, Probe, Torch
+from torchyard.client.hosts.setup import create_environment
 from torchyard.client.hosts.ssh import Host
 from torchyard.client.start import RequestedJob
 
@@ -112,5 +113,19 @@ def test_hosts_get_the_versions_of_the_lock_and_without_uv_such_a_job_is_refused
     wanted = RequestedJob(job, tmp_path, "job.yaml", is_file=True)
     said: list[str] = []
     assert requirements_of(wanted, code_of(wanted), GOOD, said.append) == "ty-one==1.0\nty-two==1.0"
+    monkeypatch.setenv("TORCHYARD_SSH", "false")
     with pytest.raises(TorchYardError, match="add --uv"):
-        prepare(wanted, HostOptions(("alpha",), ("",)), said.append)
+        start(wanted, None, HostOptions(("alpha",), ("",)), said.append)
+    with pytest.raises(TorchYardError, match="alpha"):  # which it asks
+        start(wanted, None, HostOptions(("alpha",), ("",), creates_environment=True), said.append)
+
+
+def test_a_failed_environment_has_the_sentence_of_uv_without_its_hints(tmp_path):
+    uv = tmp_path / "uv"
+    said = "error: no such wheel\\n  Caused by: a certificate\\nhint: x\\n"
+    uv.write_text(f"#!/bin/sh\nprintf '{said}' >&2\nexit 2\n")
+    uv.chmod(0o755)
+    with pytest.raises(TorchYardError, match="on this machine: no such wheel a certificate; correct the requirements"):
+        create_environment(
+            Host(""), replace(GOOD, uv=str(uv), home=replace(GOOD.home, path=str(tmp_path))), "", trainer=False
+        )

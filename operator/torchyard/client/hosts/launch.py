@@ -73,7 +73,7 @@ def start(wanted: RequestedJob, name: str | None, options: HostOptions, notice: 
         raise TorchYardError(
             f"{called!r} is a run of this machine", f"give another name with --name, or `torchyard rm {called}`"
         )
-    _require_portable(wanted.job)
+    require_sources(wanted.job)
     _same_hosts(called, options)
     if options.slurm is None:
         wanted = wanted._replace(job=_for_hosts(wanted.job, len(options.hosts)))
@@ -100,19 +100,6 @@ def start(wanted: RequestedJob, name: str | None, options: HostOptions, notice: 
         _form_gang(run, ready, options)
     resume(run)
     return run
-
-
-def _require_portable(job: TrainingJob) -> None:
-    """Check that hosts can have what the job names besides its code.
-
-    Raises:
-        TorchYardError: they cannot.
-    """
-    if job.spec.code is not None and job.spec.code.requirements is not None:
-        what = "spec.code.requirements: nothing is installed beside the environment of a host"
-        fix = "--uv creates an environment from the requirements.txt of the folder; leave code.requirements out"
-        raise TorchYardError(what, f"{fix} with `--set code.requirements=null`")
-    require_sources(job)
 
 
 def _form_gang(run: HostRun, ready: list[Prepared], options: HostOptions) -> None:

@@ -11,9 +11,11 @@ import posixpath
 from importlib.metadata import requires
 from typing import NamedTuple
 
+from torchyard.client.errors import FAILED, TorchYardError
 from torchyard.client.hosts.package import Package, package_for
 from torchyard.client.hosts.preflight import Probe
-from torchyard.client.hosts.ssh import Host
+from torchyard.client.hosts.ssh import CUT, Host, HostError
+from torchyard.client.requirements.resolve import sentence
 
 ENVIRONMENT_PYTHON = (3, 12)
 """That uv creates environments with."""
@@ -125,7 +127,13 @@ def create_environment(host: Host, report: Probe, requirements: str, *, trainer:
     version = ".".join(map(str, ENVIRONMENT_PYTHON))
     key = hashlib.sha256(f"{version}\n{text}".encode()).hexdigest()[:16]
     folder = f"{report.home.path}/environments/{key}"
-    host.run(_CREATE, report.uv, folder, version, stdin=text.encode())
+    try:
+        host.run(_CREATE, report.uv, folder, version, stdin=text.encode())
+    except HostError as error:
+        if error.returncode == CUT:
+            raise
+        what = f"uv cannot create an environment on {host.shown}: {sentence(error.printed)}"
+        raise TorchYardError(what, "correct the requirements, or what uv needs there", FAILED) from error
     return f"{folder}/bin/python"
 
 

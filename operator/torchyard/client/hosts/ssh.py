@@ -23,11 +23,17 @@ MAX_MESSAGE = 300
 
 
 class HostError(TorchYardError):
-    """A command on a host failed; `returncode` is its exit code, 255 if ssh could not carry it out."""
+    """A command on a host failed.
 
-    def __init__(self, sentence: str, fix: str, returncode: int) -> None:
+    Attributes:
+        returncode: its exit code; 255 if ssh could not carry it out.
+        printed: what it wrote to stderr.
+    """
+
+    def __init__(self, sentence: str, fix: str, returncode: int, printed: str = "") -> None:
         super().__init__(sentence, fix, INVALID if returncode == INVALID else FAILED)
         self.returncode = returncode
+        self.printed = printed
 
 
 class Host:
@@ -102,7 +108,7 @@ class Host:
         last = "".join(filter(str.isprintable, lines[-1]))[:MAX_MESSAGE] if lines else f"exit code {code}"
         if code == CUT and self.name:
             return HostError(f"{self.name} cannot be reached: {last}", f"`ssh {self.name} true` must work", code)
-        return HostError(f"{self.shown}: {last.removeprefix('torchyard: ')}", "", code)
+        return HostError(f"{self.shown}: {last.removeprefix('torchyard: ')}", "", code, printed)
 
 
 def _shared_connection() -> list[str]:

@@ -60,7 +60,7 @@ def locked(spec: TrainingJobSpec, folder: Path, target: Target, notice: Notice) 
         _keep(kept, text)
     packages = pins(text)
     new = [pin for pin in packages if target.installed.get(pin.name) != pin.version and not is_kept(pin.name)]
-    known = f", {len(new)} of them not in the image" if target.installed else ""
+    known = f", {len(new)} of them to be installed" if target.installed else ""
     notice(f"torchyard: requirements: {plural(len(packages), 'package')} for {target.shown}{known}")
     return text
 
