@@ -20,9 +20,6 @@ import torchyard_trainers.cvrp.task
 import torchyard_trainers.vecrl.task  # noqa: F401 - imported for the children
 from torchyard_trainers.registry import WITH_TRANSFORMERS
 
-with suppress(ImportError):
-    import tensorboard.summary.writer.event_file_writer  # noqa: F401 - imported for the children
-
 _MODELS = ("pi0", "qwen2_vl", "qwen3")  # architectures of the presets
 
 
@@ -40,6 +37,12 @@ def import_transformers() -> None:
     ):
         with suppress(ImportError):
             import_module(module)
+
+
+def import_event_files() -> None:
+    """Import what rank 0 writes event files with: a fifth of a second, which no other pod of a gang needs."""
+    with suppress(ImportError):
+        import_module("tensorboard.summary.writer.event_file_writer")
 
 
 def import_compiler() -> None:
@@ -83,3 +86,5 @@ if adapters:
         import_module("peft")
 if compiled:
     import_compiler()
+if os.environ.get("TORCHYARD_POD_INDEX", "0") == "0":
+    import_event_files()
