@@ -121,6 +121,7 @@ def _cluster(script: str) -> Iterator[str]:
     yield f"# image: registry.example.com/me/train:1 # has {script} and what it imports in its working directory"
     yield "# resources: {cpu: 4, memory: 16Gi}"
     yield f"# checkpoint: {{volume: {{claim: checkpoints}}}} # the claim behind {CHECKPOINT_FOLDER}"
+    yield "# profile: research # defaults and limits of the cluster's administrators; `kubectl get trainingprofiles`"
 
 
 def _about(option: Option) -> str:
