@@ -1,5 +1,6 @@
 """Programs under measurement, each in a process of its own: a line asks for work, a line of JSON answers."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -42,8 +43,9 @@ class Side:
 
     def ask(self, line: str) -> dict[str, Any]:
         """Run it, and return its answer."""
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended: what it complained about is raised
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
         return self._hear()
 
     def close(self) -> None:
