@@ -147,8 +147,11 @@ def test_an_encrypted_address_may_not_lead_to_one_that_is_not(job, web, monkeypa
     with serving(secure):
         assert job.fetch(**{"from": f"{secure.url}/data.bin", "sha256": SHA}) == ""
         message = job.fetch(**{"from": f"{secure.url}/elsewhere.bin", "sha256": SHA})
+        monkeypatch.delenv("SSL_CERT_FILE")
+        untrusted = job.fetch(**{"from": f"{secure.url}/other.bin", "sha256": SHA})
     assert job.code == ExitCode.INPUT_REJECTED
     assert message.endswith(f"redirects to {web.url}/data.bin, which is not encrypted")
+    assert "its certificate is not trusted" in untrusted
 
 
 @contextlib.contextmanager

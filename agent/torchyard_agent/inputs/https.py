@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import ssl
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -96,6 +97,11 @@ def _opened(url: str, begun: int, method: str = "GET") -> Any:
             raise FetchError(shown) from error
         raise RejectedInputError(shown) from error
     except urllib.error.URLError as error:
+        if isinstance(error.reason, ssl.SSLCertVerificationError):
+            fix = "SSL_CERT_FILE in spec.env names a file with the CA"
+            raise RejectedInputError(
+                f"{_host(url)}: its certificate is not trusted ({error.reason.verify_message}): {fix}"
+            ) from error
         raise FetchError(f"{_host(url)}: {error.reason}") from error
     except (http.client.HTTPException, OSError) as error:
         raise FetchError(f"{_host(url)}: {error or type(error).__name__}") from error

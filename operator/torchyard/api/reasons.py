@@ -595,7 +595,7 @@ class Reason(TableEnum):
     INPUT_NOT_FETCHED = _failure(
         "InputNotFetched",
         "an input of the job could not be fetched",
-        "check the network of the pods, the server and the free disk; the pod is replaced and tries again",
+        "check the network of the pods, the server and the free disk",
         counted=False,
         start_attempts=3,
     )
@@ -608,7 +608,7 @@ class Reason(TableEnum):
     CODE_NOT_FETCHED = _failure(
         "CodeNotFetched",
         "the code of the job could not be fetched",
-        "check the network of the pods and the server of spec.code.git; the pod is replaced and tries again",
+        "check the network of the pods and the server of spec.code.git",
         counted=False,
         start_attempts=3,
     )
@@ -621,7 +621,7 @@ class Reason(TableEnum):
     REQUIREMENTS_NOT_INSTALLED = _failure(
         "RequirementsNotInstalled",
         "the requirements of the code could not be installed",
-        "check the network of the pods, the index of packages and the free disk; the pod is replaced and tries again",
+        "check the network of the pods, the index of packages and the free disk",
         counted=False,
         start_attempts=3,
     )
