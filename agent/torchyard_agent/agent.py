@@ -96,9 +96,6 @@ class Agent:
         self.wakeup = EventLoop({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, *own})
         if os.getpid() != 1 and not become_subreaper():
             self.notices.append("prctl is not available: processes that leave their session are not cleaned up")
-        if settings.owned_folder is not None and settings.pod_index == 0:
-            said = ownership.take(settings.owned_folder, settings.job_uid, go_on=settings.goes_on)
-            self.notices += [said] if said is not None else []
         token = secrets.token_hex(16)
         token_file = settings.run_dir / "progress.token"
         os.close(os.open(token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
@@ -110,8 +107,10 @@ class Agent:
             settings.run_dir / "agent.json",
             {"pid": os.getpid(), "port": port, "instance": self.instance, "startTime": time.time()},
         )
-        self.gpus.start()
-        gpus = self.gpus.count()
+        expected = settings.gpus if settings.procs else 0
+        if not expected:
+            self.gpus.start()
+        gpus = expected or self.gpus.count()
         procs = settings.procs or gpus or 1
         progress_url = f"http://{host}:{port}{local_http.PROGRESS_PATH}"
         env = worker_environment(os.environ, settings, progress_url, token_file, gpus)
@@ -119,6 +118,12 @@ class Agent:
         kind = classify(settings.command, interpreter)
         warm_env = zygote_environment(env, procs)
         self.warm = WarmStart(kind, warm_env, settings.preload, wanted=settings.warm_start, inherited=settings.zygote)
+        # Torch is imported from here on, beside what a driver or a file server may take seconds for.
+        if expected:
+            self.gpus.start()
+        if settings.owned_folder is not None and settings.pod_index == 0:
+            said = ownership.take(settings.owned_folder, settings.job_uid, go_on=settings.goes_on)
+            self.notices += [said] if said is not None else []
         self.workers = Workers(
             settings,
             kind,

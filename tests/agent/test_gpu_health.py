@@ -58,6 +58,18 @@ def emit(events: Path, line: str) -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_torch_is_imported_while_a_driver_of_gpus_that_the_job_asks_for_starts(
+    pod, script, nvml, events, until, *, gpus
+):
+    env = {"LD_LIBRARY_PATH": str(nvml), "FAKE_NVML": str(events), "TORCHYARD_GPUS": str(gpus), "TORCHYARD_PROCS": "1"}
+    pod("torchrun", script("pass"), **env)
+    children = events.with_name("events.children")
+    until(children.exists)
+    assert bool(children.read_text()) == (gpus > 0), "without a number in the job, the driver is asked first"
+
+
+@pytest.mark.e2e
 def test_a_gpu_that_falls_off_the_bus_ends_the_round_and_is_named(gpu_pod, events):
     one = gpu_pod(WAITING)
     one.until_it_says("waiting")

@@ -1,5 +1,6 @@
 /* NVML of a machine with two GPUs, for the real agent. FAKE_NVML names a FIFO of events: "GPU XID" in each line.
  * A file FAKE_NVML.seen appears when the agent asks for the next event, so that it has the one before.
+ * The file FAKE_NVML.children has the process ids of the children that the agent had when it opened NVML.
  * A file FAKE_NVML.lost: GPU 1 is lost. A file FAKE_NVML.rows: rows of GPU 0 that cannot be replaced. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,22 @@ static int there(const char *suffix) {
 }
 static int index_of(void *device) { return (int *)device - devices; }
 
-int nvmlInitWithFlags(unsigned flags) { (void)flags; return SUCCESS; }
-int nvmlInit_v2(void) { return SUCCESS; }
+int nvmlInit_v2(void) {
+    char path[4096], children[4096];
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", getpid());
+    int from = open(path, O_RDONLY);
+    int length = read(from, children, sizeof children);
+    snprintf(path, sizeof path, "%s.children.new", getenv("FAKE_NVML"));
+    int to = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (length > 0 && write(to, children, length) != length) return NOT_SUPPORTED;
+    close(from);
+    close(to);
+    char done[4096];
+    snprintf(done, sizeof done, "%s.children", getenv("FAKE_NVML"));
+    rename(path, done);
+    return SUCCESS;
+}
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return nvmlInit_v2(); }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return SUCCESS; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = &devices[index]; return SUCCESS; }
 int nvmlDeviceGetUUID(void *device, char *text, unsigned size) {
