@@ -1,6 +1,7 @@
 """`python torchyard-agent.pyz install --to DIR`: the program of the init container of a training pod.
 
 Copies the zipapp it runs from to DIR/bin and writes the files its environment holds to DIR/config (docs/protocol.md).
+A pod that mounts the image of the agent has no such container; there, the agent writes the files itself.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import shutil
 import zipfile
 from pathlib import Path
-from typing import Dict, Mapping, Sequence
+from typing import Dict, Mapping, MutableMapping, Sequence
 
 NAME = "torchyard-agent.pyz"
 USAGE = f"python {NAME} install --to DIR"
@@ -38,6 +39,26 @@ def install(argv: Sequence[str], env: Mapping[str, str], zipapp: Path) -> None:
     (target / "bin").mkdir(parents=True, exist_ok=True)
     shutil.copyfile(zipapp, target / "bin" / NAME)
     (target / "bin" / NAME).chmod(0o555)
+
+
+def write_own(env: MutableMapping[str, str]) -> None:
+    """Write the files that the agent's own environment holds, and remove them from it.
+
+    A pod with an installer has none.
+
+    Raises:
+        ValueError: a name leaves the folder, or a part is missing.
+        OSError: a file cannot be written.
+    """
+    folder = env.pop("TORCHYARD_FILES_TO", None)
+    if folder is None:
+        return
+    for name, text in files(env).items():
+        path = Path(folder) / name
+        _write(path, os.fsencode(text))
+        path.chmod(0o444)
+    for name in [name for name in env if name == "TORCHYARD_FILES" or name.startswith("TORCHYARD_FILE_")]:
+        del env[name]
 
 
 def files(env: Mapping[str, str]) -> Dict[str, str]:

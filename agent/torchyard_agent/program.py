@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Mapping
 
+from torchyard_agent import install, termination
 from torchyard_agent import settings as settings_module
-from torchyard_agent import termination
 from torchyard_agent.agent import Agent
 from torchyard_agent.settings import Settings
 from torchyard_agent.workers import environment, stacks, template
@@ -32,6 +32,7 @@ def run() -> None:
             listening, owner, unused, *command = sys.argv[2:]
             template.execute([listening, owner, unused], settings_module.read(command, os.environ))
         environment.unpack(os.environ)
+        install.write_own(os.environ)
         _enter_working_folder(os.environ)
         settings = settings_module.read(sys.argv[1:], os.environ)
     except ValueError as error:

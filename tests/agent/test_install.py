@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from torchyard_agent.install import files
+from torchyard_agent.install import files, write_own
 
 
 def installed(agent_pyz, *argv, **env):
@@ -37,6 +37,21 @@ def test_the_agent_and_every_file_are_there_and_the_copy_runs(agent_pyz, tmp_pat
     again = installed(tmp_path / "bin/torchyard-agent.pyz", "--to", tmp_path / "second")
     assert again.returncode == 0
     assert (tmp_path / "second/bin/torchyard-agent.pyz").exists()
+
+
+def test_an_agent_without_an_installer_writes_its_files_and_forgets_them(tmp_path):
+    others = {"TORCHYARD_JOB": "job"}
+    env = {
+        "TORCHYARD_FILES_TO": str(tmp_path),
+        "TORCHYARD_FILES": json.dumps({"config.json": 1}),
+        "TORCHYARD_FILE_0_0": '{"schema": 1}',
+        **others,
+    }
+    write_own(env)
+    assert (tmp_path / "config.json").read_text() == '{"schema": 1}'
+    assert env == others
+    write_own(env)
+    assert env == others
 
 
 @pytest.mark.parametrize("locale", ["C", "POSIX"])

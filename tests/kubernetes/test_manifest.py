@@ -245,6 +245,29 @@ def test_what_pods_must_have_in_common_is_read_back_from_them():
         assert seen(document).pod.image_digest == "", "digests of archives say nothing"
 
 
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_a_pod_that_mounts_the_agent_has_no_init_container_and_the_same_files(path):
+    job = read_job(next(yaml.safe_load_all(path.read_text())))
+    copied, mounted = (pod(job, SECOND, msgspec.structs.replace(SITE, agent_volume=each)) for each in (False, True))
+    if job.spec.launcher.kind == "none":
+        assert mounted == copied, "without an agent, only a script is installed"
+        return
+    assert not list(strange(mounted, "V1Pod"))
+    assert "initContainers" not in mounted["spec"]
+    (volume,) = (each for each in mounted["spec"]["volumes"] if "image" in each and each["name"] == names.AGENT_VOLUME)
+    assert volume["image"]["reference"] == SITE.agent_image
+    mounts = {each["name"]: each for each in container(mounted)["volumeMounts"]}
+    assert f"{mounts[names.AGENT_VOLUME]['mountPath']}{names.AGENT_ZIPAPP}" == names.AGENT_INSTALLED
+    (installer,) = copied["spec"]["initContainers"]
+    before, after = (
+        {each["name"]: each.get("value") for each in one["env"]} for one in (installer, container(mounted))
+    )
+    assert before.items() <= after.items()
+    assert after["TORCHYARD_FILES_TO"] == names.CONFIG
+    mounted["metadata"] |= {"name": f"{job.metadata.name}-0-1", "uid": "u-7"}
+    assert seen(mounted | {"status": {"phase": "Pending"}}).pod.images.agent == SITE.agent_image
+
+
 def test_a_node_that_could_not_start_a_container_is_avoided_where_others_have_room():
     avoiding = msgspec.structs.replace(SECOND, avoid=("node-a", "node-b"))
     document = built(action=avoiding, gpusPerNode=1, gpu={"minMemory": "40Gi"})

@@ -32,6 +32,7 @@ class Options(Struct, frozen=True, kw_only=True):
     job_series: int = JOB_SERIES
     notifications: Wishes | None = None
     agent_image: str = f"{IMAGES}/operator:{__version__}"
+    agent_volume: bool = False
     trainer_image: str = f"{IMAGES}/trainer:{__version__}"
     disk: str = ""
     shm: str = ""
@@ -79,6 +80,7 @@ def site(options: Options, namespace: str) -> Site:
         operator_url=options.intake_url or f"https://torchyard-intake.{namespace}.svc:{options.intake_port}",
         ca_pem=ca,
         agent_image=options.agent_image,
+        agent_volume=options.agent_volume,
         trainer_image=options.trainer_image,
         disk=options.disk,
         shm=options.shm,

@@ -165,9 +165,17 @@ class Claim(Read, frozen=True, kw_only=True, gc=False):
     claim_name: str = ""
 
 
-class PodVolume(Read, frozen=True, kw_only=True, gc=False):
-    """A volume of a pod; only claims are read."""
+class ImageSource(Read, frozen=True, kw_only=True, gc=False):
+    """The image of an image volume."""
 
+    reference: str = ""
+
+
+class PodVolume(Read, frozen=True, kw_only=True, gc=False):
+    """A volume of a pod; only claims and images are read."""
+
+    name: str = ""
+    image: ImageSource | None = None
     persistent_volume_claim: Claim | None = None
 
 

@@ -147,7 +147,9 @@ def _pod(pod: KubePod, incarnation: int, index: int) -> Pod:
 
 def _images(pod: KubePod) -> Images | None:
     trainer = next((each.image for each in pod.spec.containers if each.name == names.TRAINER), "")
-    agent = next((each.image for each in pod.spec.init_containers or () if each.name == names.AGENT), "")
+    copied = (each.image for each in pod.spec.init_containers or () if each.name == names.AGENT)
+    mounted = (each.image for each in pod.spec.volumes or () if each.name == names.AGENT_VOLUME)
+    agent = next(copied, "") or next((image.reference for image in mounted if image is not None), "")
     return Images(trainer=trainer, agent=agent) if trainer else None
 
 

@@ -199,29 +199,31 @@ def _parts(text: str) -> Iterator[str]:
         start = end
 
 
-_BIN, _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES, _INPUTS, _INPUT_CACHE = (
+_CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES, _INPUTS, _INPUT_CACHE = (
     f"torchyard-{name}"
     for name in (
-        *("bin", "config", "run", "intake", "shm", "tmp", "checkpoints", "variables"),
+        *("config", "run", "intake", "shm", "tmp", "checkpoints", "variables"),
         *("inputs", "input-cache"),
     )
 )
 _RUN_LIMIT = "256Mi"  # reports of kilobytes, and what NCCL's flight recorder and faulthandler write about a hang
 
 
-def volumes(spec: TrainingJobSpec, site: Site) -> list[Entry]:
+def volumes(spec: TrainingJobSpec, site: Site, agent_image: str = "") -> list[Entry]:
     """Return the volumes of the pod: ours, then the user's."""
     shm: Entry = {"medium": "Memory"}
     # What lies in it counts towards the memory of the containers; without a limit there it may fill that of the node.
     if limit := first_above_zero(spec.resources.shm, spec.resources.memory, site.shm):
         shm["sizeLimit"] = str(limit)
-    installed: list[Entry] = [{"name": name, "emptyDir": {}} for name in (_BIN, _CONFIG)]
+    plain = is_agentless(spec)
+    mounted: Entry = {"image": {"reference": agent_image, "pullPolicy": "IfNotPresent"}}
+    agent = mounted if site.agent_volume and not plain else {"emptyDir": {}}
+    installed: list[Entry] = [{"name": names.AGENT_VOLUME, **agent}, {"name": _CONFIG, "emptyDir": {}}]
     agents: list[Entry] = [
         {"name": _RUN, "emptyDir": {"medium": "Memory", "sizeLimit": _RUN_LIMIT}},
         {"name": _INTAKE, "projected": {"sources": _intake(site)}},
         *_variables(spec),
     ]
-    plain = is_agentless(spec)
     return [
         *([] if plain and spec.script is None else installed),
         *([] if plain else agents),
@@ -241,12 +243,14 @@ def first_above_zero(*quantities: int | str | None) -> int | str | None:
 
 def installer_mounts() -> list[Entry]:
     """Return the volume mounts of the installer."""
-    return [_mount(_BIN, names.BIN), _mount(_CONFIG, names.CONFIG)]
+    return [_mount(names.AGENT_VOLUME, names.BIN), _mount(_CONFIG, names.CONFIG)]
 
 
-def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
-    """Return the volume mounts of the trainer."""
-    installed = [_mount(_BIN, names.BIN, read_only=True), _mount(_CONFIG, names.CONFIG, read_only=True)]
+def trainer_mounts(spec: TrainingJobSpec, site: Site) -> list[Entry]:
+    """Return the volume mounts of the trainer. Without an installer, its agent writes the config."""
+    plain = is_agentless(spec)
+    config = _mount(_CONFIG, names.CONFIG, read_only=plain or not site.agent_volume)
+    installed = [_mount(names.AGENT_VOLUME, names.BIN, read_only=True), config]
     agents = [
         _mount(_RUN, names.RUN),
         _mount(_INTAKE, names.INTAKE, read_only=True),
@@ -255,7 +259,6 @@ def trainer_mounts(spec: TrainingJobSpec) -> list[Entry]:
             for position, each in enumerate(_variables(spec))
         ),
     ]
-    plain = is_agentless(spec)
     return [
         *([] if plain and spec.script is None else installed),
         *([] if plain else agents),

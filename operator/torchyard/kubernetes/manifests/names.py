@@ -21,6 +21,7 @@ POD_KEYS = "torchyard.dev/pod-keys"  # on the Lease
 
 TRAINER = "trainer"
 AGENT = "agent"
+AGENT_VOLUME = "torchyard-bin"  # the agent, copied or mounted
 GPU = "nvidia.com/gpu"
 DISK = "ephemeral-storage"
 
@@ -82,6 +83,8 @@ class Site(Struct, frozen=True, kw_only=True):
     """CA certificates by which agents verify the certificate of the intake."""
     agent_image: str
     """Has `python3` on its PATH and the agent's zipapp at `AGENT_ZIPAPP`."""
+    agent_volume: bool = False
+    """Whether pods mount that image (an image volume), instead of copying the agent out of it by an init container."""
     trainer_image: str
     """The image of jobs that name none."""
     audience: str = AUDIENCE

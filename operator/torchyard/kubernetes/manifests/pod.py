@@ -47,9 +47,9 @@ def pod(job: TrainingJob, action: CreatePod, site: Site, provenance: str = "", *
         "enableServiceLinks": False,
         "securityContext": pod_security(spec, site.run_as),
         "tolerations": tolerations(spec, site),
-        **({"initContainers": [installer(job, action, site)]} if needs_installer(spec) else {}),
+        **({"initContainers": [installer(job, action, site)]} if needs_installer(spec, site) else {}),
         "containers": [trainer(job, action, site, claimed_gpus)],
-        "volumes": environment.volumes(spec, site),
+        "volumes": environment.volumes(spec, site, (action.images or images(job, site)).agent),
     }
     chosen: Manifest = {
         "hostname": names.gang_host(job.metadata.name, action.index) if plain else "",
@@ -149,26 +149,22 @@ _LITTLE_DISK = "1Gi"
 
 def images(job: TrainingJob, site: Site) -> Images:
     """Return the images that a new gang of this job gets; that of the agent only if something is installed."""
-    agent = site.agent_image if needs_installer(job.spec) else ""
+    agent = site.agent_image if not is_agentless(job.spec) or needs_installer(job.spec, site) else ""
     return Images(trainer=job.spec.image or site.trainer_image, agent=agent)
 
 
-def needs_installer(spec: TrainingJobSpec) -> bool:
-    """Return whether something is installed into the pods: an agent, or at least a script."""
-    return not is_agentless(spec) or spec.script is not None
+def needs_installer(spec: TrainingJobSpec, site: Site) -> bool:
+    """Return whether an init container installs something into the pods: an agent, or at least a script."""
+    return spec.script is not None if is_agentless(spec) else not site.agent_volume
 
 
 def installer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
     """Copies the agent's zipapp out of its image and writes config and inline script: no ConfigMap, any image."""
-    job = inputs.with_folders(job, inputs.folder_in_pod) if job.spec.inputs else job
-    written = {CONFIG_FILE: msgspec.json.encode(launch.trainer_config(job, environment.checkpoints_of)).decode()}
-    if job.spec.script is not None:
-        written[SCRIPT_FILE] = job.spec.script
     return {
         "name": names.AGENT,
         "image": (action.images or images(job, site)).agent,
         "command": ["python3", names.AGENT_ZIPAPP, "install", "--to", names.ROOT],
-        "env": environment.listed(environment.file_variables(written)),
+        "env": environment.listed(environment.file_variables(_files(job))),
         # Before the trainer, not beside it: the same request costs nothing, and a quota or a Guaranteed class holds.
         "resources": _resources(job.spec, site, gpus=0),
         "volumeMounts": environment.installer_mounts(),
@@ -176,6 +172,13 @@ def installer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
         "terminationMessagePath": names.TERMINATION_LOG,
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
+
+
+def _files(job: TrainingJob) -> dict[str, str]:
+    """Return the files of the pod by name: the config and the inline script."""
+    job = inputs.with_folders(job, inputs.folder_in_pod) if job.spec.inputs else job
+    config = msgspec.json.encode(launch.trainer_config(job, environment.checkpoints_of)).decode()
+    return {CONFIG_FILE: config} | ({SCRIPT_FILE: job.spec.script} if job.spec.script is not None else {})
 
 
 def trainer(job: TrainingJob, action: CreatePod, site: Site, claimed_gpus: int = 0) -> Manifest:
@@ -188,13 +191,16 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site, claimed_gpus: int =
         if plain
         else environment.of_trainer(job, action, site, claimed_gpus)
     )
+    if not plain and site.agent_volume:
+        files = environment.file_variables(_files(job)) | {"TORCHYARD_FILES_TO": names.CONFIG}
+        env = [*env, *environment.listed(files)]
     container: Manifest = {
         "name": names.TRAINER,
         "image": (action.images or images(job, site)).trainer,
         "command": [*([] if plain else agent), *map(environment.verbatim, _command(spec))],
         "env": env,
         "resources": _with_claims(spec, site),
-        "volumeMounts": environment.trainer_mounts(spec),
+        "volumeMounts": environment.trainer_mounts(spec, site),
         "securityContext": container_security(),
         "terminationMessagePath": names.TERMINATION_LOG,
         # The agent writes its own message; if it could not start, the kubelet takes the end of the log.
