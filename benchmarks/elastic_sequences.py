@@ -7,8 +7,9 @@ First a gang of three nodes trains without a disturbance. Each sequence is a job
 nodes: `lose` takes a label away from all nodes, so that no pod can be placed, and deletes one or two pods by force;
 `return` gives the label back; `scale` writes `spec.replicas` of the scale subresource. After each operation the job has
 to train with the size that follows from it. Then it trains to its end, and each loss that it logged is compared with
-that of the fixed gang. Raw data is one JSON line a sequence. Exits with 1 if a size is not reached, a job fails, or a
-loss differs by more than 1e-5 of its value.
+that of the fixed gang. `resizes` are the seconds from each decision to resize to the next step, by the status. Raw data
+is one JSON line a sequence. Exits with 1 if a size is not reached, a job fails, or a loss differs by more than 1e-5 of
+its value.
 """
 
 import argparse
@@ -42,6 +43,7 @@ STEPS, NODES, MOST = 2400, 3, 4
 ELASTIC = {"minNodes": 1, "maxNodes": MOST, "wait": "5s", "patience": "5s", "cooldown": "3s"}
 TOLERANCE = 1e-5
 LABEL = "benchmark.torchyard.dev"
+RESIZING = "Resizing"
 # The job pauses after each step until a file appears: operations meet it in the middle, and its end takes seconds.
 HURRIED = """
 import os, time
@@ -193,6 +195,9 @@ async def main(options: argparse.Namespace) -> int:
                     "operations": one.done,
                     "rounds": status["round"],
                     "restarts": status.get("restarts", {}).get("total", 0),
+                    "resizes": [
+                        each.get("secondsLost") for each in status["attempts"] if each.get("reason") == RESIZING
+                    ],
                     "losses": len(losses.keys() & usual.keys()),
                     "difference": max(
                         abs(losses[step] - usual[step]) / abs(usual[step]) for step in losses.keys() & usual.keys()
@@ -212,10 +217,12 @@ async def main(options: argparse.Namespace) -> int:
 def show(results: Sequence[dict[str, Any]]) -> None:
     """Print a row for each sequence."""
     table = Table(title=f"{len(results)} sequences of a gang of {NODES}, 1 to {MOST} nodes", title_justify="left")
-    for column in ("operations", "rounds", "restarts", "losses compared", "greatest difference", "s"):
+    for column in ("operations", "rounds", "restarts", "losses compared", "greatest difference", "longest resize", "s"):
         table.add_column(column, justify="right" if table.columns else "left")
     for each in results:
-        figures = (each["rounds"], each["restarts"], each["losses"], f"{each['difference']:.1e}", each["seconds"])
+        longest = max(filter(None, each["resizes"]), default=0.0)
+        compared = each["losses"], f"{each['difference']:.1e}"
+        figures = (each["rounds"], each["restarts"], *compared, f"{longest:.1f} s", each["seconds"])
         table.add_row(", ".join(each["operations"]), *map(str, figures))
     Console(width=140).print(table)
 
