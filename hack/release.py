@@ -191,6 +191,8 @@ def git(*arguments: str) -> str:
 def with_digests(values: str, images: dict[str, str]) -> str:
     """Return the values of the chart with images named by digest, as far as they are known.
 
+    `agentImage` stays empty: the agent is copied from the operator's image, and the image `agent` has no Python.
+
     Raises:
         ValueError: a digest is none, or the file has no place for it.
     """
@@ -200,7 +202,6 @@ def with_digests(values: str, images: dict[str, str]) -> str:
     places = {
         "operator": r'(?m)^(  digest: )""',
         "trainer": r'(?m)^(trainerImage: )""',
-        "agent": r'(?m)^(agentImage: )""',
     }
     for name, digest in images.items():
         if name not in places:

@@ -170,9 +170,10 @@ def test_a_bill_of_materials_is_valid_and_names_what_is_installed(tmp_path, name
 def test_a_release_names_its_images_by_digest():
     values = (ROOT / "charts/torchyard/values.yaml").read_text()
     digest = f"sha256:{'a' * 64}"
-    read = yaml.safe_load(release.with_digests(values, {"operator": digest, "trainer": digest}))
+    read = yaml.safe_load(release.with_digests(values, dict.fromkeys(release.TARGETS, digest)))
     assert read["image"]["digest"] == digest
     assert read["trainerImage"] == f"ghcr.io/torchyard/trainer@{digest}"
+    assert read["agentImage"] == "", "pods copy the agent with a Python, which the image `agent` lacks"
     with pytest.raises(ValueError, match="is not a digest"):
         release.with_digests(values, {"operator": "latest"})
 
