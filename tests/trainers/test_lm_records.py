@@ -184,6 +184,11 @@ def test_preference_pairs_share_a_prompt_that_is_given_or_that_both_begin_with(t
         ({"prompt": "1+1=", "answer": 2, "kind": "sum"}, "1+1=", "2"),
         ({"prompt": "1+1=", "completion": " 2"}, "1+1=", "2"),
         ({"prompt": [ASK], "answer": "yo"}, "user: hi\nassistant: ", "yo"),
+        (
+            {"prompt": "hi", "completion": "yo <eos>\n"},
+            "hi",
+            "yo",
+        ),  # rendered: completions are judged without such tokens
         ({"messages": [ASK, SAY]}, "user: hi\nassistant: ", "yo"),
     ],
 )

@@ -1,6 +1,7 @@
 """Records of files as samples: text, prompt and completion, conversations, pairs of answers, tokens."""
 
 import json
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from torchyard_trainers.lm.data.columns import JOIN, suggested, with_joined
 from torchyard_trainers.lm.data.images import Images, Picture, has_images
 from torchyard_trainers.lm.fields import FIELDS
 from torchyard_trainers.lm.settings import PAIRED, REINFORCED, Settings
-from torchyard_trainers.lm.tokens import begun, check_known, encoded, ended, prefix_of
+from torchyard_trainers.lm.tokens import begun, check_known, encoded, ended, hidden_tokens, prefix_of
 
 
 class Document(NamedTuple):
@@ -79,6 +80,9 @@ class Encoder:
         self._prompts = prompts or settings.method in ("grpo", "ppo")
         self._begin = prefix_of(tokenizer)
         self._doubled: set[str] = set()
+        # A completion is judged as text without such tokens, so an answer that ends with one would never be right.
+        marks = filter(None, tokenizer.convert_ids_to_tokens(sorted(hidden_tokens(tokenizer))))
+        self._hidden = re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))) or "(?!)")
 
     def __call__(self, row: Row) -> Example:
         """Return the sample of a record.
@@ -329,7 +333,7 @@ class Encoder:
         if not tokens:
             raise BadRecordError(names["prompt"], "is empty")
         check_known(self._tokenizer, tokens, self._vocabulary, names["messages" if kind == "messages" else "prompt"])
-        known = {} if answer is None else {"answer": str(answer).strip()}
+        known = {} if answer is None else {"answer": self._hidden.sub("", str(answer)).strip()}
         return Prompt(text, tokens, {**row, **known})
 
     def _offered(self, row: Row) -> list[Any] | None:
