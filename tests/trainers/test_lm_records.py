@@ -128,6 +128,20 @@ def test_special_tokens_that_a_text_has_are_not_added_twice_which_a_note_says(to
         assert begins.decode(asked.tokens) == "<bos>1"
 
 
+def test_a_note_names_what_comes_before_a_conversation_and_is_not_read(tokenizer):
+    record = {"messages": [ASK, SAY], "system": "Be brief.", "history": [["a", "b"]]}
+    silent, joined, loud = (
+        encoder(tokenizer),
+        encoder(tokenizer, fields={"prompt": "system + prompt"}),
+        encoder(tokenizer),
+    )
+    silent({"messages": [ASK, SAY], "system": "", "history": None})
+    joined({"prompt": "hi", "completion": "yo", "system": "Be brief."})
+    loud(record)
+    assert (silent.notes, joined.notes) == ([], [])
+    assert "('history', 'system'), which are not read" in loud.notes[0]
+
+
 def test_descriptions_of_functions_may_be_json_as_text(tokenizer):
     other = character_tokenizer()
     tools = [{"name": "add"}, {"name": "sub"}]

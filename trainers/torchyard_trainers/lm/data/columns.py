@@ -15,6 +15,7 @@ _USUAL: dict[str, Sequence[str]] = {
     "text": ("content", "document", "article", "body", "passage"),
 }
 _MORE = ("input", "context")  # what an instruction is about
+_BEFORE = ("system", "system_prompt", "history")  # of a conversation, in records of LLaMA-Factory and others
 
 
 def with_joined(row: Row, names: Iterable[str]) -> Row:
@@ -32,6 +33,17 @@ def with_joined(row: Row, names: Iterable[str]) -> Row:
         if parts:
             found[name] = BETWEEN.join(parts.values())
     return {**row, **found} if found else row
+
+
+def context_beside(row: Row, read: Iterable[str]) -> set[str]:
+    """Return the fields in which a record has what comes before its conversation, of those that are not read.
+
+    Args:
+        row: of any format.
+        read: names of fields that are.
+    """
+    names = {part for each in read for part in each.split(JOIN)}
+    return {name for name in _BEFORE if name not in names and isinstance(row.get(name), str | list) and row[name]}
 
 
 def suggested(row: Row, wanted: Sequence[str] = ()) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from torchyard_trainers.core.data.rows import BadRecordError, Row, TooLongError, field_of, kind_of
 from torchyard_trainers.lm.chat.chat import Chat
 from torchyard_trainers.lm.chat.messages import ASSISTANT, Message, conversation, tools_of
-from torchyard_trainers.lm.data.columns import JOIN, suggested, with_joined
+from torchyard_trainers.lm.data.columns import JOIN, context_beside, suggested, with_joined
 from torchyard_trainers.lm.data.images import Images, Picture, has_images
 from torchyard_trainers.lm.fields import FIELDS
 from torchyard_trainers.lm.settings import PAIRED, REINFORCED, Settings
@@ -80,6 +80,7 @@ class Encoder:
         self._prompts = prompts or settings.method in ("grpo", "ppo")
         self._begin = prefix_of(tokenizer)
         self._doubled: set[str] = set()
+        self._unread: set[str] = set()
         # A completion is judged as text without such tokens, so an answer that ends with one would never be right.
         marks = filter(None, tokenizer.convert_ids_to_tokens(sorted(hidden_tokens(tokenizer))))
         self._hidden = re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))) or "(?!)")
@@ -100,6 +101,7 @@ class Encoder:
                 "is false: the completion is a wrong one. Set method: kto, which learns from such records, or leave "
                 "them out (badRecords: skip)",
             )
+        self._unread |= context_beside(row, self._names.values())
         row = with_joined(row, self._joins) if self._joins else row
         if method in PAIRED:
             return self._pair(row)
@@ -119,7 +121,12 @@ class Encoder:
         """What a user should know of the records until here, as sentences."""
         has = ", ".join(sorted(map(repr, self._doubled)))
         twice = f"records already begin or end with special tokens of the tokenizer (fields {has}): none is added twice"
-        return [*([twice] if self._doubled else []), *self._chat.notes]
+        beside = ", ".join(sorted(map(repr, self._unread)))
+        unread = (
+            f"records have what comes before a conversation in other fields ({beside}), which are not read: make them "
+            "messages, such as one of role system"
+        )
+        return [*([twice] if self._doubled else []), *([unread] if self._unread else []), *self._chat.notes]
 
     @property
     def turn_ends(self) -> tuple[int, ...]:
