@@ -131,7 +131,7 @@ def test_no_color_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_shown_last_stays_on_the_screen_and_the_cursor_comes_back() -> None:
     console = Console(width=80, height=30, file=(stream := io.StringIO()), force_terminal=True)
-    view = LiveView(console)
+    view = LiveView(console, render)
     view.show(WHOLE)
     view.close(Snapshot(SUCCEEDED, NOW, RANKS, LOSSES, EVENTS))
     assert "Succeeded" in stream.getvalue()

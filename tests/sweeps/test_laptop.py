@@ -187,3 +187,22 @@ def test_a_second_ctrl_c_ends_programs_that_still_save(home, tmp_path):
         "sweep tune is stopped, without a last save; `torchyard run` with its file continues it" in sweep.stderr.read()
     )
     assert json.loads(status.read_bytes())["status"]["state"] == "Suspended"
+
+
+def test_a_closed_terminal_saves_and_stops_the_trials(home, tmp_path):
+    (tmp_path / "program.py").write_text(SCRIPT)
+    parameters = [{"path": "args[1]", "choice": [2, 3]}]
+    plain = {**PLAIN, "parameters": parameters, "earlyStopping": None}
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump({**SWEEP, "spec": plain}))
+    ours, terminal = os.openpty()
+    sweep = subprocess.Popen(
+        [*COMMAND, "run", "sweep.yaml"], cwd=tmp_path, stderr=terminal, env={**os.environ, "TERM": "xterm"}
+    )
+    os.close(terminal)
+    status = home / "runs/tune-0/status.json"
+    until(lambda: "loss" in json.loads(status.read_bytes())["status"].get("metrics", {}))
+    os.close(ours)  # what is drawn from now on fails
+    os.kill(sweep.pid, signal.SIGHUP)
+    assert sweep.wait(timeout=DEADLINE) == 75
+    assert json.loads(status.read_bytes())["status"]["state"] == "Suspended"
+    assert torchyard(tmp_path, "run", "sweep.yaml").returncode == 0, "the same command continues it"

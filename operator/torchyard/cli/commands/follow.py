@@ -16,7 +16,7 @@ from torchyard.cli.views.curve import History
 from torchyard.cli.views.outcome import exit_code
 from torchyard.cli.views.program_output import KEPT_LINES, OutputLine, several_ranks
 from torchyard.cli.views.snapshot import Snapshot, learned, record
-from torchyard.cli.views.terminal import drawn, is_live
+from torchyard.cli.views.terminal import drawn, is_live, view_for_this_terminal
 from torchyard.client.backend import Away, Backend, LogLine
 from torchyard.client.errors import TorchYardError
 from torchyard.client.explanation import last_lines
@@ -38,7 +38,7 @@ async def follow(backend: Backend, name: str, uid: str = "", *, output: TextIO |
     """
     following = _Following(backend, name, uid)
     printed = _Printed(None if output is None or (is_live() and output.isatty()) else output, following)
-    async with drawn(following.snapshot):
+    async with drawn(following.snapshot, view_for_this_terminal()):
         reading = asyncio.create_task(_read_logs(backend, name, uid, printed)) if output is not None else None
         try:
             await following.until_over()

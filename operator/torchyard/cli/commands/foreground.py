@@ -16,7 +16,7 @@ from torchyard.cli.output import Format, emit, say
 from torchyard.cli.views.curve import History, StoredCurve
 from torchyard.cli.views.program_output import OutputLine, OutputStream, ProgramOutput, several_ranks
 from torchyard.cli.views.snapshot import Snapshot, curve_metric, record
-from torchyard.cli.views.terminal import drawn
+from torchyard.cli.views.terminal import drawn, view_for_this_terminal
 from torchyard.client.metrics import FILE
 from torchyard.client.ranks import Rank, freshen, ranks_of, read_reports
 from torchyard.local.run import Event, RunFolder
@@ -113,7 +113,7 @@ class Watching:
 
     async def until_over(self) -> TrainingJob:
         """Control and show the run until it is over."""
-        async with drawn(self.snapshot):
+        async with drawn(self.snapshot, view_for_this_terminal()):
             with self.interrupts.heard():
                 edited = asyncio.create_task(self._stop_once_edited())
                 try:

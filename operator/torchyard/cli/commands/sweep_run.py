@@ -1,7 +1,7 @@
 """`torchyard run sweep.yaml`: control a sweep from this terminal and show its trials."""
 
 import asyncio
-import sys
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -18,14 +18,13 @@ from torchyard.cli.errors import FAILED, INTERRUPTED, STOPPED, SUCCEEDED, Refusa
 from torchyard.cli.interrupts import Interrupts
 from torchyard.cli.output import Format, emit, say
 from torchyard.cli.views.sweep_table import ended_line, line_of, table_of
+from torchyard.cli.views.terminal import drawn, is_live
 from torchyard.client.sweep_files import named
 from torchyard.sweeps.resource import TrainingSweep
 from torchyard.sweeps.trials import trial_of
 
 if TYPE_CHECKING:
-    from rich.live import Live
-
-SHOW_SECONDS = 0.5
+    from rich.console import RenderableType
 
 
 def run(
@@ -65,6 +64,9 @@ def run(
             return asyncio.run(_Watching(sweep).until_over(output))
     except (ValueError, SamplerError, MissingLibraryError) as error:
         raise RefusalError(str(error).rstrip(".")) from error
+    except OSError as error:
+        trouble = f"the sweep {sweep.metadata.name!r} can no longer be controlled: {error}"
+        raise RefusalError(trouble, "fix the cause, then run its file again: it continues", FAILED) from error
 
 
 class _Watching:
@@ -82,16 +84,9 @@ class _Watching:
         from torchyard.local.sweep_controller import run_sweep
 
         asked = self.interrupts
-        live = self._live()
-        drawing = asyncio.create_task(self._draw(live)) if live is not None else None
-        try:
+        async with _table_in_place(lambda: table_of(self.sweep, self.jobs)):
             with asked.heard():
                 ended = await run_sweep(self.sweep, on_change=self._changed, stop=asked.stop, kill=asked.kill)
-        finally:
-            if drawing is not None and live is not None:
-                drawing.cancel()
-                live.update(table_of(self.sweep, self.jobs), refresh=True)
-                live.stop()
         name = self.sweep.metadata.name
         if ended is None:
             saved = "stopped, without a last save" if asked.kill.is_set() else "saved and stopped"
@@ -112,25 +107,19 @@ class _Watching:
             state = State.FAILED if trial_of(job).record.rejected else job.status.state
             before, self.said[number] = self.said.get(number), state
             ended = state.at_rest and (before not in {None, state} or (before is None and self.begun))
-            if ended and not sys.stderr.isatty():
+            if ended and not is_live():
                 say(ended_line(self.sweep, self.jobs, number))
         self.begun = True
 
     def _longest(self) -> str:
         return str(self.sweep.spec.job_template.spec.grace_period)
 
-    def _live(self) -> "Live | None":
-        if not sys.stderr.isatty():
-            return None
-        from rich.live import Live
 
-        from torchyard.cli.output import console
+def _table_in_place(table: Callable[[], "RenderableType"]) -> contextlib.AbstractAsyncContextManager[None]:
+    """Redraw the table of the trials if the terminal can do it; else, print a line for each trial that ends."""
+    if not is_live():
+        return contextlib.nullcontext()
+    from torchyard.cli.output import console
+    from torchyard.cli.views.live import LiveView
 
-        live = Live(console=console(stderr=True), auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
-        live.start()
-        return live
-
-    async def _draw(self, live: "Live | None") -> None:
-        while live is not None:
-            live.update(table_of(self.sweep, self.jobs), refresh=True)
-            await asyncio.sleep(SHOW_SECONDS)
+    return drawn(table, LiveView(console(stderr=True), lambda trials, _width, _height: trials))

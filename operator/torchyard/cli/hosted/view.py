@@ -40,11 +40,11 @@ def attach(name: str, offsets: str = "{}") -> int:
 
 
 async def _shown(folder: RunFolder, frames: "Callable[[], _Frames | None]", *, quiet: bool) -> Run:
-    from torchyard.cli.views.terminal import drawn
+    from torchyard.cli.views.terminal import drawn, view_for_this_terminal
 
     watching, queue = Watching(folder, quiet=quiet), _Queue(folder)
     output, shown, alone_since = frames(), set[Event](), 0.0
-    async with drawn(watching.snapshot):
+    async with drawn(watching.snapshot, view_for_this_terminal()):
         while True:
             run = load(folder)
             fresh = [event for event in events(folder) if event not in shown]

@@ -5,8 +5,8 @@ draw the lines beyond them a second time when the view is closed.
 """
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -25,6 +25,8 @@ MAX_WIDTH = 160
 STALE_SECONDS = 30.0  # a rank silent for longer is worth a colour
 BORDER = 2
 
+T = TypeVar("T")
+
 # Rows of each block by the room there is; of every stage the blocks get theirs in this order, as far as rows are left.
 STAGES = (
     {"ranks": 3, "output": 3, "curve": 5, "events": 2},
@@ -35,21 +37,26 @@ STAGES = (
 SMALLEST_CURVE = 4
 
 
-class LiveView:
-    """Redraws a picture on a terminal; what it showed last stays on the screen."""
+class LiveView(Generic[T]):
+    """Redraws a picture on a terminal; what it showed last stays on the screen.
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    Args:
+        console: of the terminal.
+        picture: returns what is drawn, for a width and a height.
+    """
+
+    def __init__(self, console: Console, picture: Callable[[T, int, int], RenderableType]) -> None:
+        self.console, self.picture = console, picture
         self.live = Live(
             console=console, auto_refresh=False, transient=False, redirect_stdout=False, redirect_stderr=False
         )
         self.live.start()
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Draw `picture` over the last one."""
-        self.live.update(render(snapshot, self.console.width, self.console.height), refresh=True)
+    def show(self, snapshot: T) -> None:
+        """Draw its picture over the last one."""
+        self.live.update(self.picture(snapshot, self.console.width, self.console.height), refresh=True)
 
-    def close(self, snapshot: Snapshot | None) -> None:
+    def close(self, snapshot: T | None) -> None:
         """Leave the last picture on the screen and give the terminal back."""
         if snapshot is not None:
             self.show(snapshot)

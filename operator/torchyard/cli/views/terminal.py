@@ -1,31 +1,33 @@
-"""A run on this terminal, redrawn in the background."""
+"""A run or a sweep on this terminal, redrawn in the background. That the terminal is closed does not concern it."""
 
 import asyncio
 import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from torchyard.cli.views.snapshot import Snapshot
 
 REDRAW_SECONDS = 0.25
 
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
 
-class View(Protocol):
-    """What shows a run."""
 
-    def show(self, snapshot: Snapshot) -> None:
-        """Show the run as it is now."""
+class View(Protocol[T_contra]):
+    """What shows a run or a sweep."""
 
-    def close(self, snapshot: Snapshot | None) -> None:
+    def show(self, snapshot: T_contra) -> None:
+        """Show it as it is now."""
+
+    def close(self, snapshot: T_contra | None) -> None:
         """Show it for the last time and release the terminal."""
 
 
 @contextlib.asynccontextmanager
-async def drawn(look: Callable[[], Snapshot | None]) -> AsyncIterator[None]:
-    """Draw what `look` gives (None: nothing yet) until the block is left, and then once more."""
-    view = view_for_this_terminal()
+async def drawn(look: Callable[[], T | None], view: View[T]) -> AsyncIterator[None]:
+    """Draw what `look` returns (None: nothing yet) until the block is left, and then once more."""
     drawing = asyncio.create_task(_redraw(view, look))
     try:
         yield
@@ -39,7 +41,7 @@ async def drawn(look: Callable[[], Snapshot | None]) -> AsyncIterator[None]:
             view.close(last)
 
 
-async def _redraw(view: View, look: Callable[[], Snapshot | None]) -> None:
+async def _redraw(view: View[T], look: Callable[[], T | None]) -> None:
     while True:
         snapshot = look()
         if snapshot is not None:
@@ -48,16 +50,16 @@ async def _redraw(view: View, look: Callable[[], Snapshot | None]) -> None:
         await asyncio.sleep(REDRAW_SECONDS)
 
 
-def view_for_this_terminal() -> View:
+def view_for_this_terminal() -> View[Snapshot]:
     """Redrawn in place on a terminal, lines elsewhere."""
     from torchyard.cli.views.snapshot import PlainView
 
     if not is_live():
         return PlainView()
     from torchyard.cli.output import console
-    from torchyard.cli.views.live import LiveView
+    from torchyard.cli.views.live import LiveView, render
 
-    return LiveView(console(stderr=True, highlight=False))
+    return LiveView(console(stderr=True, highlight=False), render)
 
 
 def is_live() -> bool:
