@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import json
+import logging
 import os
 import resource
 import signal
@@ -14,7 +15,11 @@ from pathlib import Path
 import pytest
 from tests.support.waiting import DEADLINE
 
+from torchyard.api.files import write_whole
 from torchyard.api.resource import read_job
+from torchyard.client.errors import FAILED, TorchYardError
+from torchyard.client.run_log import log_to_run_folder
+from torchyard.client.start import RequestedJob, start
 from torchyard.local import controller, events, record, run
 from torchyard.local.cluster import LocalCluster
 from torchyard.local.controller import run_job
@@ -73,7 +78,7 @@ def room():
 
 
 def test_an_agent_that_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_path, room):
-    with room(4096), pytest.raises(ValueError, match=r"The agent cannot be built \(.*pyz: File too large\)") as raised:
+    with room(4096), pytest.raises(OSError, match=r"the agent cannot be built \(.*pyz: File too large\)") as raised:
         agent_zipapp(tmp_path)
     assert "\n" not in str(raised.value)
     assert list(tmp_path.iterdir()) == []
@@ -97,6 +102,25 @@ def test_a_file_that_cannot_be_replaced_is_named_and_left_as_it_was(folder, room
         run.write_job(folder, job)
     assert folder.job_file.read_bytes() == before
     assert not [*folder.path.glob(".job.yaml.*")]
+
+
+def test_a_new_file_that_does_not_fit_is_named_and_not_left_behind(tmp_path, room):
+    with room(20), pytest.raises(OSError, match=r"job\.yaml"):
+        write_whole(tmp_path / "job.yaml", "x" * 100)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_log_of_a_controller_that_cannot_be_written_changes_no_exit_code(folder, room):
+    made(folder)
+    with room(20), log_to_run_folder(folder):
+        logging.getLogger("torchyard").warning("x" * 100)
+
+
+def test_a_full_disk_is_no_invalid_request(folder, full_disk):
+    job = read_job({"metadata": {"name": folder.name}, "spec": SLEEP})
+    with full_disk(), pytest.raises(TorchYardError, match=r"cannot be stored .*No space left.*free space") as raised:
+        start(RequestedJob(job, folder.home, "train.yaml", is_file=True))
+    assert raised.value.code == FAILED
 
 
 async def test_events_wait_for_room_in_their_order_and_are_shown_at_once(folder, full_disk, until, monkeypatch):
@@ -125,38 +149,52 @@ def test_a_run_without_a_controller_is_removed_without_writing_a_byte(folder, fu
 async def test_a_controller_whose_disk_is_full_continues_and_catches_up(folder, full_disk, until, monkeypatch):
     monkeypatch.setattr(events, "RETRY_SECONDS", 0.1)
     made(folder)
-    stop, kill, shown = asyncio.Event(), asyncio.Event(), []
-    task = asyncio.create_task(run_job(folder, on_change=lambda _job, new: shown.extend(new), stop=stop, kill=kill))
+    stop = asyncio.Event()
+    task = asyncio.create_task(run_job(folder, stop=stop))
     await until(lambda: [*folder.pods.glob("*/run/workers.json")], what="a worker runs")
     with full_disk() as refused:
         by_hand = folder.job_file.read_text().replace('"gracePeriod": "1s"', '"gracePeriod": "2s"')
         write_atomic(folder.job_file, by_hand.encode())
         await until(lambda: "job.yaml" in refused, what="the new generation cannot be written")
-        stop.set()
-        await until(lambda: any("cannot be stopped" in event.message for event in shown))
         assert not task.done()
         assert is_controlled(folder)
+    await until(lambda: controller.read_run(folder).metadata.generation > 1, what="the edit is a new generation")
+    stop.set()
     job = await asyncio.wait_for(task, DEADLINE)
     assert job.status.state == "Suspended"
     assert job.spec.grace_period == 2.0
-    assert job.metadata.generation > 1, "an edit by hand is a new generation, alone or together with the stop"
     assert job.status.observed_generation == job.metadata.generation
     assert {"FolderNotWritable", "RoundOpened"} <= {event.reason for event in run.events(folder)}
 
 
 @pytest.mark.e2e
-async def test_a_hard_stop_ends_everything_though_nothing_can_be_written(folder, full_disk, until):
+@pytest.mark.parametrize("hard", [False, True])
+async def test_a_stop_ends_everything_though_nothing_can_be_written(folder, full_disk, until, hard):
     made(folder)
-    stop, kill = asyncio.Event(), asyncio.Event()
-    task = asyncio.create_task(run_job(folder, stop=stop, kill=kill))
+    stop, kill, shown = asyncio.Event(), asyncio.Event(), []
+    task = asyncio.create_task(run_job(folder, on_change=lambda _job, new: shown.extend(new), stop=stop, kill=kill))
     await until(lambda: [*folder.pods.glob("*/run/workers.json")], what="a worker runs")
     with full_disk():
         stop.set()
-        kill.set()
-        with pytest.raises(OSError, match="No space left"):
-            await asyncio.wait_for(task, DEADLINE)
+        if hard:
+            kill.set()
+        job = await asyncio.wait_for(task, DEADLINE)
+    assert job.status.state == "Suspended"
+    assert any("without a record" in event.message for event in shown)
     assert is_controlled(folder) is None
     assert controller.read_run(folder).spec.suspend is False
+
+
+@pytest.mark.e2e
+async def test_a_run_that_waits_for_space_ends_when_it_is_asked_to(folder, full_disk, until):
+    made(folder)
+    stop = asyncio.Event()
+    with full_disk() as refused:
+        task = asyncio.create_task(run_job(folder, stop=stop))
+        await until(lambda: "status.json" in refused, what="its first status cannot be written")
+        stop.set()
+        await asyncio.wait_for(task, DEADLINE)
+        assert not [*folder.pods.glob("*/pod.json")]
 
 
 SPACE_AT_ITS_END = """

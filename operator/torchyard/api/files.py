@@ -92,6 +92,28 @@ def _from_pipe(descriptor: int, most: int) -> bytes:
     return bytes(found)
 
 
+def write_whole(path: Path, text: str, *, replace: bool = False) -> None:
+    """Write a text file; one that cannot be written to its end, on a full disk for example, is not left behind.
+
+    Args:
+        path: of the file.
+        text: its content.
+        replace: whether there may be a file of that name.
+
+    Raises:
+        FileExistsError: there is one.
+        OSError: it cannot be written; names the path.
+    """
+    try:
+        with path.open("wb" if replace else "xb") as file:
+            file.write(text.encode())
+    except OSError as error:
+        if error.filename is None:  # of a write, after the file was opened
+            path.unlink(missing_ok=True)
+            error.filename = str(path)
+        raise
+
+
 def remove_tree(folder: Path) -> None:
     """Delete a folder with all that is in it, as far as possible; folders of unpacked code are read-only.
 

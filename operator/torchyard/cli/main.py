@@ -3,6 +3,7 @@
 Next to nothing is imported before a command is known, so that `torchyard --help` answers in tens of milliseconds.
 """
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -167,7 +168,8 @@ def explained(error: Exception) -> TorchYardError:
         if isinstance(error, FileNotFoundError) and error.filename is None and not _has_folder():
             return RefusalError("the current folder was deleted", "change to another one", FAILED)
         where = f"{error.filename}: " if error.filename else ""
-        return RefusalError(f"{where}{error.strerror or error}", code=FAILED)
+        fix = "free space there" if error.errno in {errno.ENOSPC, errno.EDQUOT} else ""
+        return RefusalError(f"{where}{error.strerror or error}", fix, FAILED)
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         library = error.name.partition(".")[0]
         if extra := _extra_of(library):

@@ -1,5 +1,6 @@
 """The errors of the Python API; the command line prints the same sentences."""
 
+import errno
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,25 @@ class InvalidJobError(TorchYardError):
 
     def __str__(self) -> str:
         return "\n".join([*map(str, self.problems), super().__str__()])
+
+
+class NotStoredError(TorchYardError):
+    """Something cannot be written into `$TORCHYARD_HOME`; on a full disk the request is valid all the same.
+
+    Args:
+        what: cannot be stored.
+        error: of the write.
+    """
+
+    def __init__(self, what: str, error: OSError) -> None:
+        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        fix = "free space there, or set TORCHYARD_HOME to a folder" if full else "set TORCHYARD_HOME to a folder"
+        where = f"{error.filename}: " if error.filename else ""
+        super().__init__(
+            f"{what} cannot be stored ({where}{error.strerror or error})",
+            f"{fix} you can write to",
+            FAILED if full else INVALID,
+        )
 
 
 class NotFoundError(TorchYardError):

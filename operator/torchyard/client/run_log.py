@@ -31,4 +31,5 @@ def log_to_run_folder(folder: RunFolder) -> Iterator[None]:
         yield
     finally:
         root.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # what it still holds does not fit on a full disk
+            handler.close()

@@ -23,7 +23,7 @@ from torchyard.api.validation.changes import can_go_on_from
 from torchyard.api.values import plural
 from torchyard.client.backend import Notice, logged
 from torchyard.client.bundle.attach import Packed, arrived, packed
-from torchyard.client.errors import TorchYardError
+from torchyard.client.errors import NotStoredError, TorchYardError
 from torchyard.client.local import named
 from torchyard.local.run import RunFolder, read_run
 from torchyard.local.runs import KEPT_ASIDE, Aside, OtherFolderError, RunBusyError, create_run, expire_runs
@@ -88,8 +88,7 @@ def start(
     except ValueError as error:
         raise TorchYardError(str(error).rstrip(".")) from error
     except OSError as error:
-        fix = "set TORCHYARD_HOME to a folder you can write to"
-        raise TorchYardError(f"the run cannot be stored in {folder.path}: {error.strerror}", fix) from error
+        raise NotStoredError(f"the run {folder.name!r}", error) from error
     if kept.status.state:
         notice(f"torchyard: continues the unfinished run {folder.name!r}; `torchyard rm {folder.name}` deletes it")
     return folder
@@ -125,8 +124,7 @@ def keep_code(code: Packed) -> None:
             store.keep(code.bundle.digest, code.parts)
         store.expire()
     except OSError as error:
-        fix = "set TORCHYARD_HOME to a folder you can write to"
-        raise TorchYardError(f"the code cannot be stored: {error.strerror or error}", fix) from error
+        raise NotStoredError("the code of the run", error) from error
 
 
 def folder_of(metadata: ObjectMeta, default: Path, notice: Notice = logged) -> Path:

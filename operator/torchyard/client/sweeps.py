@@ -13,7 +13,7 @@ from torchyard.api.resource import API_VERSION, TrainingJob
 from torchyard.api.resource import KIND as JOB
 from torchyard.client.backend import Notice, logged
 from torchyard.client.documents import json_values, sets_of, shown
-from torchyard.client.errors import FAILED, NotFoundError, TorchYardError
+from torchyard.client.errors import FAILED, NotFoundError, NotStoredError, TorchYardError
 from torchyard.client.functions import JobFunction
 from torchyard.client.jobs import metadata_of_users
 from torchyard.client.location import HERE, Location, connection_to, is_configured
@@ -321,6 +321,8 @@ def prepared(wanted: TrainingSweep, folder: Path, notice: Notice = logged) -> Tr
         if code is not None:
             keep_code(code)
         return create_sweep(wanted, folder)
+    except OSError as error:
+        raise NotStoredError(f"the sweep {wanted.metadata.name!r}", error) from error
     except (ValueError, MissingLibraryError) as error:
         raise TorchYardError(str(error).rstrip(".")) from error
 

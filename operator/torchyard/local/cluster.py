@@ -97,6 +97,8 @@ class LocalCluster:
         self._changed = changed
         self._job: TrainingJob | None = read_run(folder)
         self._events = Events(folder, changed)
+        self.unrecorded = False
+        """Whether the run stops without a record: then a status counts although it cannot be written."""
         local = LocalPods(
             folder,
             job=lambda: self._job,
@@ -158,7 +160,7 @@ class LocalCluster:
         raise AssertionError(f"{job.metadata.name}: {change.kind.kind} on a machine")
 
     async def write_status(self, job: TrainingJob, status: TrainingJobStatus) -> None:
-        """Replace the status; it counts once it is on disk.
+        """Replace the status; it counts once it is on disk, or if the run stops without a record.
 
         Raises:
             Unavailable: it cannot be written, on a full disk for example.
@@ -170,7 +172,8 @@ class LocalCluster:
             await asyncio.to_thread(write_status_file, self.folder, written)
         except OSError as error:
             self.trouble(f"{self.folder.status_file}: {error.strerror}")
-            raise Unavailable(f"{self.folder.status_file} cannot be written: {error}") from error
+            if not self.unrecorded:
+                raise Unavailable(f"{self.folder.status_file} cannot be written: {error}") from error
         if self._job is not None:  # it may have been edited or deleted in the meantime
             self._job = msgspec.structs.replace(self._job, status=status)
         self._changed()

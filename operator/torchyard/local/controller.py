@@ -20,7 +20,7 @@ from torchyard.api.status import State, TrainingJobStatus
 from torchyard.local.cluster import LocalCluster, Pods
 from torchyard.local.gang_share import GangShare
 from torchyard.local.pods import LocalPods
-from torchyard.local.run import Event, NoRunError, RunFolder, edit_job, read_run
+from torchyard.local.run import Event, NoRunError, RunFolder, edit_job, read_run, write_status_file
 from torchyard.local.runs import control, discard_run, suspend_run
 from torchyard.local.templates import Templates
 from torchyard.reconcile.actions import EmitEvent
@@ -158,6 +158,8 @@ class _Run:
                 for task in (over, *tasks):
                     task.cancel()
                 await asyncio.gather(over, *tasks, return_exceptions=True)
+            if self.cluster.unrecorded and self.cluster.job(self.job.key) is not None:
+                await self._record()
         if self.cluster.job(self.job.key) is None:
             await asyncio.to_thread(discard_run, self.folder, self.job.metadata.uid)
         return self.job
@@ -231,8 +233,7 @@ class _Run:
         asked = [asyncio.create_task(event.wait()) for event in (stop, kill)]
         try:
             await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
-            while not await self._suspended(kill):
-                await asyncio.wait(asked[1:], timeout=FOLLOW_SECONDS)
+            await self._suspend()
             await kill.wait()
             await self.cluster.kill_pods()
             await asyncio.Event().wait()
@@ -240,16 +241,27 @@ class _Run:
             for task in asked:
                 task.cancel()
 
-    async def _suspended(self, kill: asyncio.Event) -> bool:
-        """Write the request to stop; return whether it is on disk. If not, pods can still be killed."""
+    async def _suspend(self) -> None:
+        """Write the request to stop. On a full disk the run stops without it, and is continued as an interrupted one.
+
+        Nothing is lost: a stop only saves, and deletes pods.
+        """
         try:
             await self._edited(await asyncio.to_thread(suspend_run, self.folder, True))
         except OSError as error:
-            if kill.is_set():
-                raise
-            self.cluster.trouble(f"{self.folder.path}: {error.strerror}; the run cannot be stopped")
-            return False
-        return True
+            self.cluster.trouble(f"{self.folder.path}: {error.strerror}; the run stops without a record of it")
+            job = self.cluster.job(self.job.key)
+            if job is not None:
+                self.cluster.unrecorded = True
+                stopped = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, suspend=True))
+                self.cluster.replace_job(_numbered(stopped, job.metadata.generation + 1))
+
+    async def _record(self) -> None:
+        """Write how the run was left, if there is space by now."""
+        with contextlib.suppress(OSError, NoRunError):
+            await asyncio.to_thread(write_status_file, self.folder, self.job)
+            if self.job.spec.suspend:
+                await asyncio.to_thread(suspend_run, self.folder, True)
 
 
 def _unnumbered(edited: TrainingJob, job: TrainingJob) -> bool:

@@ -18,7 +18,8 @@ def agent_zipapp(cache: Path) -> Path:
     """Return the path of the agent zipapp in `cache`, built if these sources have none yet. Blocks; call in a thread.
 
     Raises:
-        ValueError: the agent is not installed beside the operator, or cannot be built.
+        ValueError: the agent is not installed beside the operator.
+        OSError: it cannot be built, on a full disk for example.
     """
     # A program of a run finds the archive of that run's agent first.
     paths = [path for path in sys.path if not ARCHIVE.fullmatch(Path(path).name)]
@@ -44,6 +45,6 @@ def agent_zipapp(cache: Path) -> Path:
     if built.returncode != 0:
         fresh.unlink(missing_ok=True)  # a part of it may fill the disk
         reason = (built.stderr.strip().splitlines() or [f"exit code {built.returncode}"])[-1]
-        raise ValueError(f"The agent cannot be built ({reason}): free space there, or correct that, then try again.")
+        raise OSError(f"the agent cannot be built ({reason})")
     fresh.replace(target)
     return target

@@ -5,6 +5,7 @@ import shutil
 from argparse import ArgumentParser
 from pathlib import Path
 
+from torchyard.api.files import write_whole
 from torchyard.api.names import SCRIPT_SUFFIX
 from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.output import say
@@ -114,7 +115,6 @@ def _require_free(paths: list[Path]) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_whole(path, text)
     except FileExistsError as error:
         raise RefusalError(f"{path} exists", "remove it, or name another file with --to", FAILED) from error

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from torchyard.api.files import write_whole
 from torchyard.api.names import SCRIPT_SUFFIX, derived_name
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import RefusalError
@@ -182,8 +183,7 @@ def save(wanted: "RequestedJob", path: Path, backend: Backend) -> None:
             raise RefusalError(str(error).rstrip(".")) from error
     text = comment(f"Written by: torchyard {shlex.join(sys.argv[1:])}") + dumped(document)
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
+        write_whole(path, text)
     except FileExistsError as error:
         raise RefusalError(f"--save: {path} exists", "remove it, or name another file") from error
     say(f"{path}: written; `torchyard run {path}` runs it here, `torchyard submit {path}` on a cluster")

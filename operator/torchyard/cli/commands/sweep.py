@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from torchyard.api.files import write_whole
 from torchyard.api.resource import TrainingJob
 from torchyard.cli import arguments as common
 from torchyard.cli.errors import SUCCEEDED, RefusalError
@@ -192,7 +193,7 @@ def _report(sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], folder: Path)
         say("importances need Optuna: `pip install 'torchyard[sweep]'`")
     results = results_of(sweep, jobs)
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "results.csv").write_text(csv_of(sweep, results), encoding="utf-8")
-    (folder / "report.html").write_text(page_of(sweep, results, shares), encoding="utf-8")
+    write_whole(folder / "results.csv", csv_of(sweep, results), replace=True)
+    write_whole(folder / "report.html", page_of(sweep, results, shares), replace=True)
     say(f"{folder / 'results.csv'} and {folder / 'report.html'} are written")
     return SUCCEEDED

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from torchyard.api.files import remove_tree
 from torchyard.client.backend import Notice
-from torchyard.client.errors import TorchYardError
+from torchyard.client.errors import NotStoredError, TorchYardError
 from torchyard.client.registry.layer import MAX_BYTES, MAX_FILES
 from torchyard.client.registry.reference import Reference, parse
 from torchyard.client.registry.session import Session
@@ -52,7 +52,7 @@ def pull_code(image: str, notice: Notice, home: Path | None = None) -> Path:
                 fresh.rename(target)
         except OSError as error:
             if not target.is_dir():
-                raise TorchYardError(f"{image} cannot be unpacked ({error.strerror})", "free some space") from error
+                raise NotStoredError(f"the code of {image}", error) from error
         finally:
             remove_tree(fresh)
     return target
