@@ -65,7 +65,7 @@ async def test_a_link_works_once_and_its_cookie_survives_a_restart(page):
 )
 async def test_foreign_names_and_sites_are_refused_even_with_the_cookie(page, headers, status):
     cookie = await cookie_of(page)
-    for path in (TOPIC, "/", "/static/app.js", "/api/stream?x"):
+    for path in (TOPIC, "/", "/api/places", "/api/stream?x"):
         if status != 200 or "stream" not in path:
             answer = await ask(page, path, cookie, **headers)
             assert answer.status == status

@@ -207,3 +207,21 @@ async def test_nothing_is_wider_than_a_phone_and_an_action_asks_once(page, brows
     await tab.get_by_role("dialog").get_by_role("button", name="Delete").press("Enter")
     await expect(tab.get_by_text("There are no jobs yet")).to_be_visible()
     assert not folder.path.exists()
+
+
+async def test_many_jobs_are_drawn_over_each_other(page, browser):
+    for number in range(4):
+        folder = page.run(f"run-{number}", State.SUCCEEDED)
+        append(folder, 0, 3000, lambda step, number=number: number + (step == 1234) * 90 if step != 7 else "NaN")
+    page.run("silent", State.FAILED)
+    tab = await browser.new_page()
+    await tab.goto(page.link)
+    await tab.get_by_role("link", name="Curves of 5 jobs").press("Enter")
+    chart = tab.get_by_role("img", name="loss:")
+    await expect(chart).to_have_attribute("aria-label", re.compile("4 jobs are from 0 to 3; lowest 0, highest 93"))
+    await expect(tab.get_by_text("1 jobs do not have this metric")).to_be_visible()
+    await tab.get_by_text("Table of loss").click()
+    await expect(tab.get_by_role("row")).to_have_count(5)
+    append(folder, 3000, 3001, lambda _: 500.0)
+    await expect(chart).to_have_attribute("aria-label", re.compile("highest 500"))
+    await expect(tab.get_by_role("row", name="run-3 3,000")).to_be_visible()

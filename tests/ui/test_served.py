@@ -141,14 +141,14 @@ async def test_a_page_of_many_requests_is_one_review_and_tokens_are_forgotten():
     now = [1000.0]
     async with serve(lambda: now[0]) as page:
         reviews = lambda: sum(path == REVIEW for _, _, path in page.cluster.asked)  # noqa: E731
-        await asyncio.gather(*(page.ask("/static/app.js") for _ in range(20)))
+        await asyncio.gather(*(page.ask("/") for _ in range(20)))
         assert reviews() == 1
         now[0] += REVIEW_SECONDS + 1
-        await page.ask("/static/app.js")
+        await page.ask("/")
         assert reviews() == 2
         for number in range(MAX_USERS + 10):
             now[0] += 11
-            await page.ask("/static/app.js", f"user{number}")
+            await page.ask("/", f"user{number}")
         assert len(page.users._users) == MAX_USERS
         now[0] += 1000
         await page.users.look()
@@ -165,4 +165,4 @@ async def test_a_stream_ends_when_its_token_expires():
         now[0] += REVIEW_SECONDS + 1
         await page.users.look()
         await asyncio.wait_for(stream.content.read(), DEADLINE)
-        assert (await page.ask("/static/app.js")).status == 401
+        assert (await page.ask("/")).status == 401

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from torchyard.api.curves import buckets_of
 from torchyard.api.status import Attempt, TrainingJobStatus
+from torchyard.client.followed import FOLLOWED
 from torchyard.client.histories import Curve, Histories, curve, histories_of
 
 Source = Literal["files", "copy", "status"]
@@ -49,7 +50,27 @@ def of_file(path: Path, names: Iterable[str] | None, scale: Scale, status: Train
     Raises:
         TorchYardError: the file cannot be read.
     """
-    return of_histories(histories_of(path, names), scale, status) or of_status(status, names)
+    return stored(path, names, scale, status) or of_status(status, names)
+
+
+def stored(
+    path: Path,
+    names: Iterable[str] | None,
+    scale: Scale,
+    status: TrainingJobStatus,
+    *,
+    source: Source = "files",
+    note: str = "",
+) -> Curves | None:
+    """Return the curves of a file; None: it has no row.
+
+    Raises:
+        TorchYardError: the file cannot be read.
+    """
+    if names is not None:
+        return of_histories(histories_of(path, names), scale, status, source, note)
+    with FOLLOWED.read(path) as read:
+        return of_histories(read, scale, status, source, note)
 
 
 def of_histories(

@@ -89,20 +89,22 @@ class Histories:
 
     Attributes:
         series: buckets of each metric by name.
+        indexed: names of all metrics of the index that was read, also of those that are not in `series`.
         rows: number of rows.
         generation: number of times that training went back to an earlier step.
         left_out: number of metrics that are not in `series`, since there are too many.
     """
 
-    def __init__(self, path: Path, names: Sequence[str] | None = None) -> None:
-        """Read `path`, and of it only the metrics `names` if they are given."""
-        self.path = path
+    def __init__(self, path: Path, names: Sequence[str] | None = None, scale: str | None = None) -> None:
+        """Read `path`, and of it only the metrics `names` and the level `scale` if they are given."""
+        self.path, self.scale = path, scale
         self.names = None if names is None else frozenset(names)
         self._reset()
         self._is_loaded = False
 
     def _reset(self) -> None:
         self.series: dict[str, Series] = {}
+        self.indexed: list[str] = []
         self.rows = self.generation = self._offset = self._check = self._saved = 0
         self._left_out: set[str] = set()
         self._hidden = 0
@@ -113,6 +115,16 @@ class Histories:
     def left_out(self) -> int:
         """Number of metrics beyond the limit."""
         return self._hidden + len(self._left_out)
+
+    @property
+    def offset(self) -> int:
+        """Number of bytes that were read, of the index and behind it."""
+        return self._offset
+
+    @property
+    def behind(self) -> int:
+        """Number of bytes that were read and are not in the index."""
+        return self._offset - self._saved
 
     def follow(self, *, most: int | None = None) -> bool:
         """Read what was appended since the last call; return whether anything was.
@@ -199,10 +211,15 @@ class Histories:
         steps.clear()
         values.clear()
 
-    def save(self) -> bool:
-        """Write the index if enough was added; return whether it was written."""
-        grown = self._offset - self._saved
-        if self.names is not None or self._offset <= SMALL_BYTES or grown * SHARE < self._offset:
+    def save(self, *, again: bool = True) -> bool:
+        """Write the index if enough was added; return whether it was written.
+
+        Args:
+            again: this object follows the file; else the next reader would read all that the index lacks.
+        """
+        grown = self.behind
+        enough = self._offset / SHARE if again else min(SMALL_BYTES, self._offset / SHARE)
+        if self.names is not None or self._offset <= SMALL_BYTES or grown < enough:
             return False
         series = {
             name: {key: LevelHeader(len(level), level.exponent) for key, level in each.levels.items()}
@@ -231,9 +248,9 @@ class Histories:
             for name, levels in header.series.items():
                 if self.names is None or name in self.names:
                     file.seek(start)
-                    series[name] = _read_series(file, levels)
+                    series[name] = _read_series(file, levels, self.scale)
                 start += sum(level.buckets for level in levels.values()) * BUCKET_BYTES
-            self.series, self._blocks = series, header.blocks
+            self.series, self._blocks, self.indexed = series, header.blocks, list(header.series)
             self.rows, self.generation, self._step = header.rows, header.generation, header.step
             self._offset = self._saved = header.offset
             self._check, self._hidden = header.check, header.left_out
@@ -317,7 +334,7 @@ def histories_of(path: Path, names: Iterable[str] | None = None) -> Histories:
     """
     histories = Histories(path, None if names is None else list(names))
     histories.follow()
-    histories.save()
+    histories.save(again=False)
     return histories
 
 
@@ -340,12 +357,15 @@ def _header(file: BinaryIO) -> Header:
     return header
 
 
-def _read_series(file: BinaryIO, headers: dict[str, LevelHeader]) -> Series:
+def _read_series(file: BinaryIO, headers: dict[str, LevelHeader], scale: str | None) -> Series:
     series = Series()
     if headers.keys() != series.levels.keys():
         raise ValueError("damaged")
     for key, header in headers.items():
         level = series.levels[key]
+        if scale not in {None, key}:
+            file.seek(header.buckets * BUCKET_BYTES, os.SEEK_CUR)
+            continue
         if not -1100 < header.exponent < 1100:
             raise ValueError("damaged")
         level.exponent = header.exponent

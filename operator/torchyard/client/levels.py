@@ -98,7 +98,7 @@ class Level:
 
         A bucket in which a generation begins holds the points of both: the earlier ones of it are still valid.
         """
-        start = 0
+        start = self._add_single(steps, values, generation)
         while start < len(steps):
             low, high = self.bounds(steps[start])
             end = max(start + 1, bisect_left(steps, high, start))
@@ -106,6 +106,21 @@ class Level:
             start = end
             while len(self) > self.most:
                 self._coarsen()
+
+    def _add_single(self, steps: Sequence[float], values: Sequence[float], generation: int) -> int:
+        """Add the first points, if each has a new bucket to itself; return how many. That is all of a short history."""
+        count = min(len(steps), self.most - len(self))
+        if self.exponent or count <= 0 or (len(self) and steps[0] < self.bounds(self.columns["last"][-1])[1]):
+            return 0
+        if not all(map(float.is_integer, steps[:count])) or not all(map(math.isfinite, values[:count])):
+            return 0
+        for name, column in self.columns.items():
+            column.extend(
+                steps[:count] if name in {"first", "last"}
+                else values[:count] if name in REALS
+                else ({"finite": 1, "bad": 0, "generation": generation}[name],) * count
+            )  # fmt: skip
+        return count
 
     def _put(self, low: float, high: float, points: Summary) -> None:
         first = self.columns["first"]
@@ -144,6 +159,9 @@ class LogLevel(Level):
 
     def __init__(self) -> None:
         super().__init__(most=2**16)
+
+    def _add_single(self, steps: Sequence[float], values: Sequence[float], generation: int) -> int:  # noqa: ARG002
+        return 0
 
     def bounds(self, step: float) -> tuple[float, float]:
         """Return the first step of the bucket of a step, and the first one behind it."""

@@ -236,10 +236,8 @@ class LocalBackend:
     async def curves(self, name: str, wanted: Iterable[str] | None = None, scale: "Scale" = "overview") -> "Curves":
         """Return the curves of a run."""
         from torchyard.client.curves import of_file
-        from torchyard.client.metrics import FILE
 
-        run = load(find(name))
-        return of_file(run.folder.checkpoints / FILE, wanted, scale, run.job.status)
+        return of_file(metrics_file(name), wanted, scale, load(find(name)).job.status)
 
     async def stacks(self, name: str) -> "list[RankStacks]":
         """Ask the agents of a run."""
@@ -296,6 +294,13 @@ def named(name: str) -> RunFolder:
             f"{name!r} is not a valid name of a run", "names are lower-case letters, digits and hyphens"
         )
     return run_folder(name)
+
+
+def metrics_file(name: str) -> Path:
+    """Return the path of the metrics of a run, which may be missing. Raises what `named` does."""
+    from torchyard.client.metrics import FILE
+
+    return named(name).checkpoints / FILE
 
 
 def find(name: str) -> RunFolder:

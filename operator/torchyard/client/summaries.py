@@ -1,6 +1,7 @@
 """What a list shows of each job: one small record, which for the runs of this machine is read from one cache."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -192,15 +193,17 @@ def _live(folder: RunFolder, summary: Summary, lives: Callable[[RunFolder], bool
 
 
 def _files(folder: RunFolder) -> tuple[int, ...]:
-    found: list[int] = []
-    for path in (folder.job_file, folder.status_file):
-        try:
-            status = path.stat()
-        except OSError:
-            found.append(-1)
-        else:
-            found += [status.st_mtime_ns, status.st_size, status.st_ino]
-    return tuple(found)
+    path = str(folder.path)  # texts: paths would take most of the time of a list
+    return (*version_of(f"{path}/job.yaml"), *version_of(f"{path}/status.json"))
+
+
+def version_of(path: str | Path) -> tuple[int, ...]:
+    """Return numbers that change whenever a file does: time in ns, size and inode; -1 if it cannot be read."""
+    try:
+        status = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return (-1,)
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _read(path: Path) -> dict[str, Entry]:

@@ -13,8 +13,9 @@ from torchyard.api.resource import status_document
 from torchyard.client.backend import Backend, Unreadable
 from torchyard.client.errors import TorchYardError
 from torchyard.client.histories import Curve
+from torchyard.client.local import metrics_file, named
 from torchyard.client.location import Location, opened
-from torchyard.client.summaries import seconds, summary_of
+from torchyard.client.summaries import seconds, summary_of, version_of
 from torchyard.kubernetes.client.errors import Rejected, Unauthorized
 from torchyard.reconcile.ports import Unavailable
 from torchyard.ui.places import listed, within
@@ -26,6 +27,9 @@ QUIET_SECONDS = {
     "cluster": {"jobs": 3.0, "job": 1.5, "curves": 1.5, "sweeps": 5.0, "sweep": 3.0},
 }
 """Seconds between two looks at what a page shows."""
+SHARE = 9
+"""Of the time between two looks, one part is a look and so many are not."""
+MOST_SECONDS = 5.0
 GONE = "The process that controlled it is gone: nothing would notice its end or a failure. Resume it to go on."
 PARTS = {"jobs": 2, "sweeps": 2, "job": 3, "sweep": 3, "logs": 3, "curves": 4}
 """Parts of a topic by its kind."""
@@ -117,9 +121,20 @@ class Reader:
         data = encoded(found)
         return Content(data, hashlib.blake2b(data, digest_size=12).hexdigest(), status)
 
-    def pause(self, topic: Topic) -> float:
-        """Return the seconds between two looks at a topic."""
-        return QUIET_SECONDS[self.location(topic.place).kind][topic.kind]
+    def pause(self, topic: Topic, took: float) -> float:
+        """Return the seconds between two looks at a topic, the last of which took so long."""
+        quiet = QUIET_SECONDS[self.location(topic.place).kind][topic.kind]
+        return max(quiet, min(took * SHARE, MOST_SECONDS))
+
+    def mark(self, topic: Topic) -> tuple[int, ...] | None:
+        """Return what changes with the files of a topic; None: only a look shows whether it has changed."""
+        location, name = self.at(topic.place, topic.name)
+        if location.kind != "local" or topic.kind != "curves":
+            return None
+        try:
+            return (*version_of(metrics_file(name)), *version_of(named(name).status_file))
+        except TorchYardError:
+            return None
 
 
 def status_of(error: TorchYardError) -> int:

@@ -24,6 +24,8 @@ FIRST_LINES = 500
 MAX_LINES = 2000
 NOTICE_SECONDS = 0.2
 AGAIN_SECONDS = 2.0
+FILES_SECONDS = 0.1
+"""Between two looks at the files of a topic, which cost next to nothing."""
 
 
 class Watched:
@@ -120,12 +122,15 @@ class Hub:
                         watched.was_read = True
                     await asyncio.sleep(AGAIN_SECONDS)
                     continue
+                mark, begun = self.reader.mark(topic), time.monotonic()
                 content = await self.reader.read(topic)
                 if watched.content is None or content.digest != watched.content.digest:
                     watched.content = content
                     watched.first.set()
                     self.announce(topic, content.digest)
-                await asyncio.sleep(self.reader.pause(topic))
+                await asyncio.sleep(self.reader.pause(topic, time.monotonic() - begun))
+                while mark is not None and mark == self.reader.mark(topic) and not watched.is_over:  # noqa: ASYNC110
+                    await asyncio.sleep(FILES_SECONDS)
         finally:
             watched.first.set()
             if self.topics.get(topic) is watched:

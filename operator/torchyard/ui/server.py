@@ -1,6 +1,7 @@
 """The HTTP server of `torchyard ui`: the page, its data, one stream of changes, and the actions of its user."""
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -16,11 +17,13 @@ from torchyard.ui.access import HEADERS, Access
 from torchyard.ui.content import Reader, Topic
 from torchyard.ui.files import PREFIX
 from torchyard.ui.live import Hub
+from torchyard.ui.overlays import Wanted, overlay
 from torchyard.ui.requests import Request, Requests
 
 STATIC = Path(__file__).parent / "static"
 LIBRARIES = ("preact.js", "uplot.js", "uplot.css")
 TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+FOREVER = "private, max-age=31536000, immutable"
 QUEUED = 1000
 MAX_STREAMS = 64
 PING_SECONDS = 10.0
@@ -89,31 +92,43 @@ def page(
         raise TorchYardError(what, "in a clone: `make install`; else install a released wheel", FAILED)
     app = web.Application(middlewares=[access, _errors], client_max_size=MAX_BODY)
     server = _Handlers(views, places)
+    first, files = _static()
     app.add_routes(
         [
-            web.get("/", _file("index.html")),
-            *(
-                web.get(f"/static/{path.relative_to(STATIC)}", _file(str(path.relative_to(STATIC))))
-                for path in sorted(STATIC.rglob("*"))
-                if path.suffix in TYPES and path.name != "index.html"
-            ),
+            web.get("/", _file(first, ".html", "no-store")),
+            *(web.get(path, _file(data, Path(path).suffix, FOREVER)) for path, data in files.items()),
             web.get("/api/places", server.places),
             web.get("/api/topic", server.topic),
             web.get("/api/logs", server.logs),
             web.get("/api/stream", server.stream),
             web.post("/api/watch", server.watch),
+            web.post("/api/overlay", server.overlay),
             web.post("/api/ask", server.ask),
         ]
     )
     return app
 
 
-def _file(name: str) -> Callable[[web.Request], Awaitable[web.Response]]:
-    path = STATIC / name
+def _static() -> tuple[bytes, dict[str, bytes]]:
+    """Return the first page, and the files that it names by path.
 
-    async def answer(_request: web.Request) -> web.Response:
-        data = await asyncio.to_thread(path.read_bytes)
-        return web.Response(body=data, content_type=TYPES[path.suffix], charset="utf-8")
+    The paths have the digest of all files, so that a browser keeps them until they change. The first page names all
+    modules: else the browser would learn of each one from those that import it, one after the other.
+    """
+    paths = (path for path in sorted(STATIC.rglob("*")) if path.suffix in TYPES)
+    files = {str(path.relative_to(STATIC)): path.read_bytes() for path in paths}
+    digest = hashlib.blake2b(b"".join(files.values()), digest_size=12).hexdigest()
+    first = files.pop("index.html").decode()
+    modules = "".join(f'<link rel="modulepreload" href="/static/{name}">\n' for name in files if name.endswith(".js"))
+    first = first.replace('<script type="module"', f'{modules}<script type="module"')
+    named = {f"/static/{digest}/{name}": data for name, data in files.items()}
+    return first.replace('"/static/', f'"/static/{digest}/').encode(), named
+
+
+def _file(data: bytes, suffix: str, kept: str) -> Handler:
+    async def answer(_request: web.Request) -> web.StreamResponse:
+        headers = {"Cache-Control": kept}
+        return web.Response(body=data, content_type=TYPES[suffix], charset="utf-8", headers=headers)
 
     return answer
 
@@ -147,7 +162,10 @@ class _Handlers:
 
     async def topic(self, request: web.Request) -> web.Response:
         content = await self._views(request).hub.content(_topic(request.query.get("topic", "")))
-        return web.Response(body=content.data, content_type="application/json", status=content.status)
+        if request.query.get("known") == content.digest:
+            return web.Response(status=204)
+        headers = {"X-TorchYard-Version": content.digest}
+        return web.Response(body=content.data, content_type="application/json", status=content.status, headers=headers)
 
     async def logs(self, request: web.Request) -> web.Response:
         since = request.query.get("since", "0")
@@ -160,6 +178,10 @@ class _Handlers:
         for text in wanted.topics[:32]:
             hub.watch(_topic(text))
         return _json({})
+
+    async def overlay(self, request: web.Request) -> web.Response:
+        found = await overlay(self._views(request).hub.reader, _decoded(await request.read(), Wanted))
+        return web.Response(status=204) if found is None else web.Response(body=found)
 
     async def ask(self, request: web.Request) -> web.Response:
         return _json(await self._views(request).requests.answer(_decoded(await request.read(), Request)))

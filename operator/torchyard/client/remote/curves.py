@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 from torchyard.api.launch import checkpoint_claim
 from torchyard.api.resource import TrainingJob
-from torchyard.client.curves import Curves, Scale, Source, of_histories, of_status
+from torchyard.client.curves import Curves, Scale, Source, of_status, stored
 from torchyard.client.errors import FAILED, TorchYardError
-from torchyard.client.histories import CHECKED_BYTES, histories_of
+from torchyard.client.histories import CHECKED_BYTES
 from torchyard.client.metrics import FILE, MAX_BYTES
 from torchyard.client.remote import jobs
 from torchyard.client.remote.pod_exec import python
@@ -68,8 +68,8 @@ async def curves(remote: Remote, name: str, wanted: Iterable[str] | None, scale:
         except (TorchYardError, CannotRun, NotFound, Gone, Rejected, Unavailable) as error:
             note, source = str(getattr(error, "sentence", error)), "copy"
         if (folder / FILE).exists():
-            read = await asyncio.to_thread(histories_of, folder / FILE, wanted)
-            if (found := of_histories(read, scale, job.status, source, note)) is not None:
+            found = await asyncio.to_thread(stored, folder / FILE, wanted, scale, job.status, source=source, note=note)
+            if found is not None:
                 return found
     return of_status(job.status, wanted, note)
 

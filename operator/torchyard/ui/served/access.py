@@ -43,7 +43,8 @@ class TokenAccess:
             error.headers.update(HEADERS)
             raise
         if not response.prepared:
-            response.headers.update(HEADERS)
+            for name, value in HEADERS.items():
+                response.headers.setdefault(name, value)  # files of the page may be kept
         return response
 
     async def _checked(self, request: web.Request) -> User:

@@ -5,9 +5,10 @@ import { Job } from "./job.js";
 import { List } from "./list.js";
 import { get, watchState } from "./live.js";
 import { New } from "./new.js";
+import { Overlay } from "./overlay.js";
 import { Sweep } from "./sweep.js";
 
-/** The words of the address: `#/job/PLACE/NAME`, `#/diff/PLACE/NAME/PLACE/NAME`, `#/new/PLACE/NAME/KIND`. */
+/** The words of the address: `#/job/PLACE/NAME`, `#/diff/PLACE/NAME/PLACE/NAME`, `#/curves/PLACE/NAME/NAME/...`, `#/new/PLACE/NAME/KIND`. */
 function route() {
   try {
     const [, page = "list", ...words] = location.hash.split("/").map(decodeURIComponent);
@@ -25,6 +26,7 @@ function Page({ page, words, places }) {
   if (page === "job" && name) return html`<${Job} key=${key} place=${place} name=${name} />`;
   if (page === "sweep" && name) return html`<${Sweep} key=${key} place=${place} name=${name} />`;
   if (page === "diff" && otherName) return html`<${Difference} key=${key} left=${[place, name]} right=${[other, otherName]} />`;
+  if (page === "curves" && name) return html`<${Overlay} key=${key} place=${place} names=${words.slice(1)} />`;
   if (page === "new" && name && !server.reading) return html`<${New} key=${key} place=${place} name=${name} kind=${other} />`;
   return html`<${List} places=${places.places} first=${places.shown} />`;
 }

@@ -7,7 +7,7 @@ const [FIRST, LAST, MEAN, LOW, HIGH, FINITE, BAD] = [0, 1, 2, 3, 4, 5, 6]; // co
 const HEIGHT = 200;
 const SPANS = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((each) => each * 60), ...[1, 2, 3, 6, 12, 24, 48, 120, 240, 720, 2400].map((each) => each * 3600)];
 
-function colour(name) {
+export function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 }
 
@@ -58,6 +58,14 @@ function sentence(name, curve) {
   return `${figure(last)} at step ${stepText(curve[LAST][places.at(-1)])}; lowest ${figure(low)}, highest ${figure(high)}${gaps}.`;
 }
 
+/** Axes of a chart. `time`: x is in seconds. */
+export function lookOf(time) {
+  const axis = { font: "12px system-ui, sans-serif", stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
+  const texts = (text) => (_, ticks) => ticks.map((tick) => (tick === null ? "" : text(tick)));
+  return { padding: [10, 14, 0, 0], axes: [{ ...axis, size: 32, ...(time ? { incrs: SPANS, space: 64 } : {}), values: texts(time ? span : stepText) },
+    { ...axis, size: 52, gap: 6, values: texts(figure) }] };
+}
+
 function options(width, curves, choices, moved, zoomed) {
   const { rounds } = curves[0];
   const time = isTime(choices.x, rounds);
@@ -71,12 +79,10 @@ function options(width, curves, choices, moved, zoomed) {
       { label: "", stroke: soft, width: 1, points: { show: false } }, { label: "", stroke: soft, width: 1, points: { show: false } });
     bands.push({ series: [at + 2, at + 1], fill: `${stroke}30` });
   });
-  const axis = { font: "12px system-ui, sans-serif", stroke: colour("--dim"), grid: { stroke: colour("--line"), width: 1 }, ticks: { stroke: colour("--line"), width: 1 } };
   return {
     width, height: HEIGHT, series, bands, legend: { show: false },
     scales: { x: { time: false, distr: choices.logX && choices.x === "step" ? 3 : 1 }, y: { distr: choices.log ? 3 : 1 } },
-    padding: [10, 14, 0, 0],
-    axes: [{ ...axis, size: 32, ...(time ? { incrs: SPANS, space: 64 } : {}), values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : time ? span(tick) : stepText(tick))) }, { ...axis, size: 52, gap: 6, values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : figure(tick))) }],
+    ...lookOf(time),
     cursor: { sync: { key: "torchyard" }, points: { size: 6 }, drag: { x: true, y: false } },
     hooks: {
       setCursor: [(plot) => moved(plot.cursor.idx)],

@@ -1,5 +1,5 @@
 import { html, useEffect, useRef, useState } from "./lib/preact.js";
-import { get, watch } from "./live.js";
+import { topicOf, watch } from "./live.js";
 
 /** What the server says of itself; `reading`: it runs in a cluster, and shows without changing anything. */
 export const server = { reading: false };
@@ -8,15 +8,16 @@ export const server = { reading: false };
 export function useTopic(topic) {
   const [content, setContent] = useState(null);
   useEffect(() => {
-    let busy = false, again = false, over = false;
-    const load = async () => {
+    let busy = false, again = false, over = false, version = null;
+    const load = async (newest) => {
+      if (newest && newest === version) return;
       if (busy) return void (again = true);
       busy = true;
       do {
         again = false;
         try {
-          const found = await get(`/api/topic?topic=${encodeURIComponent(topic)}`);
-          if (!over) setContent(found);
+          const found = await topicOf(topic, version);
+          if (found && !over) (version = found.version, setContent(found.content));
         } catch {
           // The server does not answer: the head says so, and the stream connects again.
         }
@@ -40,11 +41,15 @@ export function useTopics(topics) {
   const key = topics.join("\n");
   useEffect(() => {
     let over = false;
-    const load = async (topic) => {
-      const content = await get(`/api/topic?topic=${encodeURIComponent(topic)}`).catch(() => null);
-      if (!over && content) setFound((before) => ({ ...before, [topic]: content }));
+    const versions = new Map();
+    const load = async (topic, newest) => {
+      if (newest && newest === versions.get(topic)) return;
+      const found = await topicOf(topic, versions.get(topic)).catch(() => null);
+      if (!found || over) return;
+      versions.set(topic, found.version);
+      setFound((before) => ({ ...before, [topic]: found.content }));
     };
-    const ends = topics.map((topic) => (load(topic), watch(topic, () => load(topic))));
+    const ends = topics.map((topic) => (load(topic), watch(topic, (newest) => load(topic, newest))));
     return () => ((over = true), ends.forEach((end) => end()));
   }, [key]);
   return found;
@@ -103,9 +108,28 @@ export function useNow() {
   return now;
 }
 
+const MOST_CHOICES = 500;
 const KINDS = { Running: "live", Succeeded: "good", complete: "good", failed: "bad", stopped: "warn", running: "live",
   suspended: "warn", Failed: "bad", Unreadable: "bad", Recovering: "warn",
   Interrupted: "warn", Detached: "warn", Suspending: "warn", Suspended: "warn", Terminating: "warn" };
+
+const names = new Map(); // place -> names of its jobs, for choices
+
+/** Choose a job of a place by name. Its list may be long: it is read after what the page is for, and again when it is used. */
+export function JobChoice({ title, place, without, onChoice }) {
+  const [known, setKnown] = useState(names.get(place) ?? []);
+  const read = () => topicOf(`jobs|${place}`).then(({ content }) => {
+    names.set(place, (content.jobs ?? []).slice(0, MOST_CHOICES).map((row) => (place === "here" ? row.name : nameOf(row))));
+    setKnown(names.get(place));
+  }, () => {});
+  useEffect(() => {
+    const timer = setTimeout(read, 1500);
+    return () => clearTimeout(timer);
+  }, [place]);
+  const offered = known.filter((each) => !without.includes(each));
+  return html`<label>${title} <select value="" onFocus=${read} onChange=${(event) => event.target.value && onChoice(event.target.value)}>
+    <option value="">a job</option>${offered.map((each) => html`<option key=${each}>${each}</option>`)}</select></label>`;
+}
 
 export function State({ state }) {
   return html`<span class=${`state ${KINDS[state] ?? "wait"}`}>${state}</span>`;

@@ -1,7 +1,7 @@
 import { html, useMemo, useRef, useState } from "./lib/preact.js";
 import { AXES, repeats, starts } from "./axes.js";
 import { Chart } from "./chart.js";
-import { Problem, nameOf, stepText, useKept, useTopic, useTopics } from "./common.js";
+import { JobChoice, Problem, stepText, useKept, useTopic, useTopics } from "./common.js";
 
 /** Metrics of evaluations apart from those of training, each by name. */
 function groups(names) {
@@ -36,7 +36,6 @@ export function Curves({ place, name, label, first = [] }) {
   const own = before.current;
   const topic = ([at, other]) => `curves|${at}|${other}|${scale}`;
   const overlaid = useTopics(others.map(topic));
-  const jobs = useTopic(`jobs|${place}`);
   const rounds = own?.rounds ?? [];
   const set = (change) => setChoices({ ...choices, ...change });
   const grouped = useMemo(() => groups(Object.keys(own?.metrics ?? {}).filter((metric) =>
@@ -47,7 +46,6 @@ export function Curves({ place, name, label, first = [] }) {
       const curve = overlaid[topic(other)]?.metrics?.[metric];
       return curve ? [{ label: other[1], curve, rounds: overlaid[topic(other)].rounds ?? [] }] : [];
     })];
-  const same = ([at, other], key) => `${at}/${other}` === key;
   const toggle = (field, text) => html`<label class="chip"><input type="checkbox" checked=${choices[field]}
     onChange=${(event) => set({ [field]: event.target.checked })} />${text}</label>`;
   const again = repeats(rounds);
@@ -61,11 +59,7 @@ export function Curves({ place, name, label, first = [] }) {
       ${toggle("log", "log values")}${choices.x === "step" && toggle("logX", "log steps")}
       <label class="chip">smooth <input type="range" min="0" max="0.99" step="0.01" value=${choices.smooth}
         onInput=${(event) => set({ smooth: Number(event.target.value) })} /></label>
-      <label>Overlay <select value="" onChange=${(event) => event.target.value && setOthers([...others, [place, event.target.value]])}>
-        <option value="">a job</option>
-        ${(jobs?.jobs ?? []).map((row) => (place === "here" ? row.name : nameOf(row)))
-          .filter((key) => key !== name && !others.some((other) => same(other, `${place}/${key}`))).slice(0, 500)
-          .map((key) => html`<option key=${key}>${key}</option>`)}</select></label>
+      <${JobChoice} title="Overlay" place=${place} without=${[name, ...others.map(([, other]) => other)]} onChoice=${(other) => setOthers([...others, [place, other]])} />
       ${others.map((other) => html`<button key=${other.join("/")} class="small" onClick=${() => setOthers(others.filter((each) => each !== other))}>
         ${other[1]} <span aria-hidden="true">×</span><span class="hidden"> remove</span></button>`)}</div>
     ${grouped.map(([group, metrics]) => html`<div key=${group}><h3>${group}</h3><div class="charts">

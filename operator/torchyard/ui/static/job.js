@@ -1,7 +1,7 @@
 import { html, useEffect, useState } from "./lib/preact.js";
 import { Actions, verbsOfJob } from "./actions.js";
 import { Artifacts } from "./artifacts.js";
-import { Problem, State, Wide, address, bytes, figure, placeName, server, span, useNow, useTopic } from "./common.js";
+import { JobChoice, Problem, State, Wide, address, bytes, figure, placeName, server, span, useNow, useTopic } from "./common.js";
 import { Curves } from "./curves.js";
 import { ask } from "./live.js";
 import { Log } from "./log.js";
@@ -12,15 +12,19 @@ const TRAINS = ["Running", "Recovering", "Suspending", "Detached"];
 export function Job({ place, name }) {
   const job = useTopic(`job|${place}|${name}`);
   useEffect(() => void (document.title = `${name} - TorchYard`), [name]);
-  if (job === null) return html`<p class="dim">Reading ${name} ...</p>`;
-  if (job.error) return html`<h1>${name}</h1><${Problem} ...${job} />`;
-  const attempts = job.status.attempts ?? [];
+  if (job?.error) return html`<h1>${name}</h1><${Problem} ...${job} />`;
+  const attempts = job?.status.attempts ?? [];
   const cause = attempts.findLast((each) => each.cause)?.cause;
-  const failed = job.state === "Failed";
-  return html`<${Head} job=${job} place=${place} name=${name} />
+  const failed = job?.state === "Failed";
+  return html`${job ? html`<${Head} job=${job} place=${place} name=${name} />` : html`<p class="dim">Reading ${name} ...</p>`}
     ${failed && cause && html`<${Failure} cause=${cause} />`}
-    <${Curves} place=${place} name=${name} label=${job.name} />
-    <${Rounds} attempts=${attempts} goodput=${job.status.goodput} />
+    <${Curves} key="curves" place=${place} name=${name} label=${job?.name ?? name} />
+    ${job && html`<${Rest} job=${job} place=${place} name=${name} attempts=${attempts} cause=${cause} />`}`;
+}
+
+/** What is below the curves, which are read at the same time as the job. */
+function Rest({ job, place, name, attempts, cause }) {
+  return html`<${Rounds} attempts=${attempts} goodput=${job.status.goodput} />
     <${Ranks} job=${job} />
     <${Log} place=${place} name=${name} failing=${cause?.rank} />
     ${TRAINS.includes(job.state) && !server.reading && html`<${Probe} place=${place} name=${name} profiles=${job.profiles} />`}
@@ -61,11 +65,7 @@ function Head({ job, place, name }) {
 }
 
 function Compare({ place, name }) {
-  const jobs = useTopic(`jobs|${place}`);
-  const names = (jobs?.jobs ?? []).map((row) => (place === "here" || !row.namespace ? row.name : `${row.namespace}/${row.name}`)).filter((each) => each !== name);
-  if (!names.length) return null;
-  return html`<label>Compare with <select value="" onChange=${(event) => event.target.value && (location.hash = address("diff", place, name, place, event.target.value))}>
-    <option value="">a job</option>${names.slice(0, 500).map((each) => html`<option key=${each}>${each}</option>`)}</select></label>`;
+  return html`<${JobChoice} title="Compare with" place=${place} without=${[name]} onChoice=${(other) => (location.hash = address("diff", place, name, place, other))} />`;
 }
 
 function Failure({ cause }) {

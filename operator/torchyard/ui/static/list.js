@@ -1,7 +1,7 @@
 import { html, useMemo, useState } from "./lib/preact.js";
 import { Problem, State, Wide, address, nameOf, placeName, server, span, useKept, useNow, useTopics } from "./common.js";
 
-const SHOWN = 200;
+const SHOWN = 200, CURVES = 2000, CURVES_OF_CLUSTER = 50;
 const FILTERS = { all: () => true, running: (job) => !["Succeeded", "Failed", "Suspended"].includes(job.state),
   succeeded: (job) => job.state === "Succeeded", failed: (job) => ["Failed", "Unreadable", "Interrupted"].includes(job.state) };
 
@@ -40,7 +40,8 @@ export function List({ places: offered, first }) {
   const sweeps = useMemo(() => rowsOf(contents, shown, "sweeps").filter(fits), [contents, shown.join("\n"), fits]);
   const waits = shown.filter((place) => !contents[`jobs|${place}`]);
   const toggle = (list, item) => (list.includes(item) ? list.filter((each) => each !== item) : [...list, item]);
-  const [left, right] = marked.map((key) => all.find((row) => row.key === key)).filter(Boolean);
+  const chosenRows = marked.map((key) => all.find((row) => row.key === key)).filter(Boolean);
+  const [left, right] = chosenRows;
   return html`
     <h1>Jobs <small>${shown.map((place) => contents[`jobs|${place}`]?.where ?? placeName(place)).join(", ")}</small></h1>
     <form class="bar" role="search" onSubmit=${(event) => event.preventDefault()}>
@@ -55,6 +56,7 @@ export function List({ places: offered, first }) {
         type="checkbox" checked=${shown.includes(place)} onChange=${() => setChosen(toggle(shown, place))} />${placeName(place)}</label>`)}</fieldset>`}
       ${server.reading && !offered.includes("*") && html`<${AddNamespace} add=${(name) => (setAdded([...new Set([...added, name])]), setChosen([...new Set([...chosen, name])]))} />`}
       ${hidden > 0 && html`<label class="chip"><input type="checkbox" checked=${trials} onChange=${() => setTrials(!trials)} />trials of sweeps</label>`}
+      ${jobs.length > 2 && html`<${Overlaid} rows=${jobs} />`}
       <output class="dim">${jobs.length} of ${trials ? all.length : all.length - hidden}</output>
     </form>
     ${shown.map((place) => contents[`jobs|${place}`]?.error && html`<${Problem} key=${place} ...${contents[`jobs|${place}`]} />`)}
@@ -74,8 +76,7 @@ export function List({ places: offered, first }) {
         <th scope="col" class="minor number">Loss</th><th scope="col" class="minor number">Rate</th><th scope="col" class="number">Left</th><th scope="col" class="minor number">Goodput</th>
         <th scope="col" class="minor number">Restarts</th><th scope="col" class="number">Age</th></tr></thead>
       <tbody>${jobs.slice(0, most).map((row) => html`<tr key=${row.key}>
-        <td class="mark"><input type="checkbox" aria-label=${`compare ${row.name}`} checked=${marked.includes(row.key)}
-          disabled=${marked.length > 1 && !marked.includes(row.key)} onChange=${() => setMarked(toggle(marked, row.key))} /></td>
+        <td class="mark"><input type="checkbox" aria-label=${`compare ${row.name}`} checked=${marked.includes(row.key)} onChange=${() => setMarked(toggle(marked, row.key))} /></td>
         <th scope="row"><${Name} page="job" row=${row} several=${shown.length > 1} /></th>
         <td><${State} state=${row.state} />${row.reason && row.reason !== row.state ? html` <span class="dim">${row.reason}</span>` : ""}</td>
         <td>${row.progress && html`<progress max="100" value=${parseFloat(row.progress)} aria-label=${`progress of ${row.name}`}></progress> ${row.progress}`}</td>
@@ -83,9 +84,17 @@ export function List({ places: offered, first }) {
         <td class="minor number">${row.goodput}</td><td class="minor number">${row.restarts || ""}</td><td class="number">${row.start ? span((row.end ?? now) - row.start) : ""}</td></tr>`)}
       </tbody></table><//>
     ${jobs.length > most && html`<button onClick=${() => setMost(most + 1000)}>Show more</button>`}</section>`}
-    ${marked.length > 0 && html`<div class="float" role="region" aria-label="Comparison">${right
-      ? html`<a class="button primary" href=${address("diff", left.place, nameOf(left), right.place, nameOf(right))}>Compare ${left.name} with ${right.name}</a>`
-      : html`<span>Choose a second job to compare with.</span>`} <button onClick=${() => setMarked([])}>Cancel</button></div>`}`;
+    ${marked.length > 0 && html`<div class="float" role="region" aria-label="Comparison">
+      ${!right && html`<span>Choose other jobs to compare with.</span>`}
+      ${chosenRows.length === 2 && html`<a class="button primary" href=${address("diff", left.place, nameOf(left), right.place, nameOf(right))}>Compare ${left.name} with ${right.name}</a>`}
+      ${chosenRows.length > 2 && html`<${Overlaid} rows=${chosenRows} />`} <button onClick=${() => setMarked([])}>Cancel</button></div>`}`;
+}
+
+/** A link to the curves of some jobs, which are of one place. */
+function Overlaid({ rows }) {
+  if (rows.some((row) => row.place !== rows[0].place)) return html`<span>Curves of more than two jobs are shown of one place.</span>`;
+  const words = rows.slice(0, server.reading || rows[0].place !== "here" ? CURVES_OF_CLUSTER : CURVES).map((row) => (row.place === "here" ? row.name : nameOf(row)));
+  return html`<a class="button" href=${address("curves", rows[0].place, ...words)}>Curves of ${words.length.toLocaleString("en")} jobs</a>`;
 }
 
 /** A user who may not list the jobs of all namespaces names those that it may read. */

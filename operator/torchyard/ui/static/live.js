@@ -52,12 +52,12 @@ navigator.locks.request("torchyard-stream", () => {
 });
 channel.postMessage({ ask: true });
 
+function send(path, body) {
+  return fetch(path, { method: "POST", headers: { "Content-Type": "application/json", "X-TorchYard": "1" }, body: JSON.stringify(body) });
+}
+
 export async function post(path, body) {
-  const answer = await fetch(path, {
-    method: "POST",
-    headers: { "Content-Type": "application/json", "X-TorchYard": "1" },
-    body: JSON.stringify(body),
-  });
+  const answer = await send(path, body);
   return answer.ok ? answer.json() : problem(answer);
 }
 
@@ -73,6 +73,29 @@ export async function ask(what, fields) {
 export async function get(path) {
   const answer = await fetch(path);
   return answer.ok ? answer.json() : problem(answer);
+}
+
+/** What the server has for a topic, with its version; null: the version is still `known`. */
+export async function topicOf(topic, known) {
+  const answer = await fetch(`/api/topic?topic=${encodeURIComponent(topic)}${known ? `&known=${known}` : ""}`);
+  if (answer.status === 204) return null;
+  return { content: answer.ok ? await answer.json() : await problem(answer), version: answer.headers.get("X-TorchYard-Version") };
+}
+
+/** One metric of many jobs, with the values of each line; null: the version is still `known`. */
+export async function overlayOf(wanted) {
+  const answer = await send("/api/overlay", wanted);
+  if (answer.status === 204) return null;
+  if (!answer.ok) return problem(answer);
+  const buffer = await answer.arrayBuffer();
+  const end = new Uint8Array(buffer).indexOf(10);
+  const found = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 0, end)));
+  let at = end + 1;
+  for (const line of found.lines) {
+    line.values = new Float32Array(buffer, at, line.cells);
+    at += 4 * line.cells;
+  }
+  return found;
 }
 
 async function problem(answer) {
