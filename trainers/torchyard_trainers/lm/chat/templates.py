@@ -115,7 +115,7 @@ def main(channel: int, seconds: float) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
 
     _limit_memory()
-    with suppress(EOFError):
+    with suppress(EOFError, ConnectionError):  # the trainer has ended, or was killed
         while True:
             request = trainer.receive()
             signal.setitimer(signal.ITIMER_PROF, seconds)  # SIGPROF ends the process, also inside a call of C

@@ -60,7 +60,7 @@ def main(kind: str, functions: Sequence[str], channel: int, stack: int, seconds:
         trainer.send(error.answer)
         return
     trainer.send(("ready", ready))
-    with suppress(EOFError):
+    with suppress(EOFError, ConnectionError):  # the trainer has ended, or was killed
         while True:
             message = trainer.receive()
             # A thread in C ends the process, also while a function holds the interpreter's lock.
