@@ -121,6 +121,16 @@ def test_the_network_is_tried_again_and_a_missing_version_is_not(tmp_path, monke
     assert attempts == [1]
 
 
+def test_a_certificate_that_is_not_trusted_is_no_fault_of_the_network(tmp_path):
+    uv = tmp_path / "uv"
+    said = "error: error sending request: invalid peer certificate: UnknownIssuer"
+    uv.write_text(f"#!/bin/sh\necho '{said}' >&2\nexit 2\n")
+    uv.chmod(0o755)
+    failure = tools.install(tools.Installer("uv", [str(uv)]), tmp_path / "lock", tmp_path, None, tmp_path)
+    assert failure is not None
+    assert not failure.transient
+
+
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [

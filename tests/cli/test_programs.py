@@ -166,3 +166,9 @@ def test_an_option_that_only_a_started_job_follows_is_refused_beside_save(
     refused = torchyard(command, "train.py", "--save", "job.yaml", *options)
     assert (refused.returncode, "--save writes a job file and starts nothing" in refused.stderr) == (64, True)
     assert not (torchyard.folder / "job.yaml").exists()
+
+
+def test_files_that_go_with_the_pods_are_not_promised(torchyard: CommandLine) -> None:
+    (torchyard.folder / "train.py").write_text("1\n")
+    refused = torchyard("submit", "train.py", "--fetch", "export/web=web")
+    assert (refused.returncode, "name a claim in checkpoint.volume" in refused.stderr) == (64, True)

@@ -20,6 +20,8 @@ _TRANSIENT = re.compile(
     r"|HTTP status (server error|client error \(429)|\b(429|50[0-4]) |no space left|os error 28|max retries exceeded",
     re.IGNORECASE,
 )
+# Of a server whose certificate the image does not trust; uv says it after `error sending request`.
+_UNTRUSTED = re.compile(r"invalid peer certificate|certificate verify failed", re.IGNORECASE)
 # Of pip, which says that it found nothing where it could not ask.
 _AFTER_RETRIES = re.compile(r"Retrying \(Retry")
 
@@ -88,7 +90,8 @@ def install(tool: Installer, requirements: Path, target: Path, wheels: Optional[
         return None
     said = done.stderr.decode("utf-8", "replace")
     killed = f"it was killed by signal {-done.returncode}" if done.returncode < 0 else ""
-    transient = bool(killed or _TRANSIENT.search(said) or _AFTER_RETRIES.search(said))
+    retried = not _UNTRUSTED.search(said) and (_TRANSIENT.search(said) or _AFTER_RETRIES.search(said))
+    transient = bool(killed or retried)
     return Failure(f"{tool.name}: {sentence(said) or killed or f'exit code {done.returncode}'}", transient)
 
 

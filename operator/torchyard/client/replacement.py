@@ -17,13 +17,13 @@ class Replacement(NamedTuple):
         fields: that differ, relative to `spec`.
         spec: a merge patch of the spec.
         fixed: those fields that change only while the job is suspended.
-        same_pods: whether running pods can run the next round, once they have its code.
+        new_pods: why running pods cannot run the next round; empty: they can, once they have its code.
     """
 
     fields: list[str]
     spec: dict[str, Any]
     fixed: list[str]
-    same_pods: bool
+    new_pods: str
 
 
 def replacement(old: TrainingJob, new: TrainingJob, flags: str = "") -> Replacement:
@@ -51,13 +51,15 @@ def replacement(old: TrainingJob, new: TrainingJob, flags: str = "") -> Replacem
     patch: dict[str, Any] = {}
     for field in fields:
         _put(patch, field.split("."), value_at(after, field))
-    return Replacement(fields, patch, [each.field for each in forbidden], _same_pods(old.spec, new.spec))
+    return Replacement(fields, patch, [each.field for each in forbidden], _new_pods(old.spec, new.spec))
 
 
-def _same_pods(old: TrainingJobSpec, new: TrainingJobSpec) -> bool:
-    """Return whether running pods can follow; what they have installed cannot be exchanged under a gang."""
-    installed = any(spec.code is not None and spec.code.requirements is not None for spec in (old, new))
-    return not installed and same_pod(configuration(old), configuration(new))
+def _new_pods(old: TrainingJobSpec, new: TrainingJobSpec) -> str:
+    """Return why running pods cannot follow; what they have installed cannot be exchanged under a gang."""
+    if any(spec.code is not None and spec.code.requirements is not None for spec in (old, new)):
+        return "the requirements of its code are installed when a pod starts"
+    same = same_pod(configuration(old), configuration(new))
+    return "" if same else "its variables or its workers for each pod changed"
 
 
 def _put(patch: dict[str, Any], path: list[str], value: Any) -> None:

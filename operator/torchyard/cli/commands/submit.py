@@ -109,6 +109,7 @@ def submit(
         return SUCCEEDED
     code = packed(wanted.job, wanted.folder, say)
     job = wanted.job if code is None else code.job
+    _require_files_to_stay(job, bool(fetches))
     _warn(job)
     if name is not None:
         job = msgspec.structs.replace(job, metadata=msgspec.structs.replace(job.metadata, name=name))
@@ -148,6 +149,14 @@ def _require_together(*, dry_run: bool, watch: bool, replace: bool, fetches: boo
         raise RefusalError("--dry-run replaces nothing", "leave --replace out: the plan names what differs")
     if dry_run and (watch or fetches):
         raise RefusalError("--dry-run submits nothing that --watch or --fetch could get", "leave one of them out")
+
+
+def _require_files_to_stay(job: "TrainingJob", fetches: bool) -> None:
+    from torchyard.api.launch import checkpoint_claim
+
+    if fetches and checkpoint_claim(job.spec) is None:
+        what = "--fetch downloads once the job has succeeded, and without a claim its files are deleted with its pods"
+        raise RefusalError(what, "name a claim in checkpoint.volume, as in --set checkpoint.volume.claim=NAME")
 
 
 def _refuse_of_sweeps(*, dry_run: bool, replace: bool, fetches: bool) -> None:

@@ -17,6 +17,8 @@ from torchyard.interpreter import own_environment, own_python
 
 _SECONDS = 60
 _FETCH_SECONDS = 1000
+_SAID = re.compile(r"^(fatal|remote|ssh):|Permission denied|Host key verification failed")
+"""Lines of git and ssh that say why."""
 _FETCH = "from torchyard_agent.inputs.fetch import main; main()"
 _HEAD = "HEAD"
 
@@ -72,7 +74,7 @@ def _ls_remote(repository: GitCode, names: list[str]) -> str:
     except subprocess.TimeoutExpired:
         raise TorchYardError(f"code: {repository.url} has not answered for {_SECONDS} seconds", fix) from None
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.startswith(("fatal:", "remote:", "ssh:"))]
+        lines = [line.strip() for line in done.stderr.splitlines() if _SAID.search(line)]
         why = "; ".join(lines or done.stderr.strip().splitlines()[-1:])[:400]
         raise TorchYardError(f"code: {repository.url} cannot be read ({why})", fix)
     return done.stdout

@@ -72,7 +72,7 @@ async def _send(  # noqa: PLR0917 -- what is there, what comes, and how
     running = [pod for pod in pods if pod.phase == "Running" and not pod.deleting]
     digest = code.bundle.digest if code is not None and code.bundle is not None else None
     moves = digest is not None and (old.spec.code is None or old.spec.code.digest != digest)
-    goes_on = bool(running) and plan.same_pods and not plan.fixed and not old.spec.suspend
+    goes_on = bool(running) and not plan.new_pods and not plan.fixed and not old.spec.suspend
     storing = upload(remote, owner_of(stored), digest, code.parts) if code is not None and digest is not None else None
     if goes_on and moves and code is not None and digest is not None and storing is not None:
         allowed, _ = await asyncio.gather(push(remote, running, digest, code.parts, notice), storing)
@@ -86,7 +86,7 @@ async def _send(  # noqa: PLR0917 -- what is there, what comes, and how
     if goes_on:
         notice(f"torchyard: {name} saves and continues in its {len(running)} running pods: {_named(plan)} changed")
     elif running and not plan.fixed and not old.spec.suspend:
-        notice(f"torchyard: {name} saves and gets new pods, since its variables or its workers for each pod changed")
+        notice(f"torchyard: {name} saves and gets new pods, since {plan.new_pods}")
     return digest
 
 

@@ -32,6 +32,8 @@ _FORMAT = 2
 _SECONDS = 900
 _SENTENCE = 600
 _INDEXES = ("UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX", "UV_FIND_LINKS")
+_UNREACHED = re.compile(r"error sending request|operation timed out|Could not connect|HTTP status server error")
+"""What uv says where trying again may help."""
 _PLAIN = ["--quiet", "--no-header", "--no-annotate"]
 
 
@@ -131,6 +133,9 @@ def _compiled(wanted: Declared, target: Target, wheels: Path | None, temporary: 
             excluded.write_text("\n".join(left))
             words += ["--excludes", str(excluded)]
     said = _uv(["pip", *words], wanted.path.parent)
+    if said is not None and _UNREACHED.search(said):
+        fix = "check the network and the index of packages; UV_INDEX_URL names another one"
+        raise TorchYardError(f"{FIELD}: {said}", fix, FAILED)
     if said is not None:
         fix = "correct the requirements; what the image has of torch, CUDA and numpy stays"
         if wheels is not None:
