@@ -1,6 +1,7 @@
 """How fast the page of `torchyard ui` shows lists, long curves and new points, in headless Chromium.
 
 python benchmarks/page.py [--only list long live fifty thousand] [--jobs 1000] [--points 1000000] [--live 40]
+    [--peers ENVIRONMENT]
 
 Times are of the clock, as the browser has it: from the navigation to the picture, and from the append to the text in
 the page. Processor times are those of all processes of the browser, and of the server.
@@ -14,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import page_peers
 from list_runs import make
 from page_browser import Server, chromium, goal, opened, serving, spent, until
 from page_sets import long as long_runs
@@ -125,6 +127,7 @@ async def main() -> None:
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--live", type=int, default=40)
+    parser.add_argument("--peers", type=Path, help="an environment with trackio and tensorboard: show them, too")
     options = parser.parse_args()
     print(f"load {os.getloadavg()[0]:.1f}")
     if {"list", "long", "live"} & set(options.only):
@@ -133,6 +136,12 @@ async def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             short(Path(folder), 50, 2000)
             await overlaid(Path(folder), 50, 2, "50 runs x 2,000 points x 2 metrics", "0.5 s, 30 MiB")
+        if options.peers:
+            with tempfile.TemporaryDirectory() as folder:
+                await page_peers.show(options.peers, Path(folder), 50, 2000)
+    if "long" in options.only and options.peers:
+        with tempfile.TemporaryDirectory() as folder:
+            await page_peers.show(options.peers, Path(folder), 1, min(options.points, 200_000))
     if "thousand" in options.only:
         with tempfile.TemporaryDirectory() as folder:
             long_runs(Path(folder), 1000, options.points)
