@@ -45,6 +45,8 @@ def test_the_example_is_valid(capsys):
         ),
         ("min: 2, max: 8", "min: 8, max: 2", "spec.parameters[1].int", "min 8 is not below max 2"),
         ("int: {min: 2", "float: {min: 2.5", "spec.parameters[1].float", "is a whole number: give int"),
+        ("min: 0.0003, max: 0.03, log: true", "min: -1.7e308, max: 1.7e308", "spec.parameters[0].float", "is too wide"),
+        ("[32, 64, 128]", '["a\\0b"]', "spec.parameters[2].choice[0]", "character 2 is NUL"),
         ("min: 0.0003", "min: 0", "spec.parameters[0].float.min", "0 has no logarithm"),
         ("[32, 64, 128]", "[32, x]", "spec.parameters[2].choice[1]", "expected a whole number, got text 'x'"),
         ("[32, 64, 128]", "[32, 32]", "spec.parameters[2].choice[1]", "32 occurs twice (first as spec.param"),
@@ -94,6 +96,14 @@ def test_a_mistake_is_named_with_its_path_and_fix(old, new, path, said):
     assert [problem.path for problem in problems] == [path]
     assert said in str(problems[0])
     assert problems[0].line > 1
+
+
+def test_an_empty_list_of_parameters_is_named_with_its_line():
+    head, _, tail = TEXT.partition("  - {path: trainer.params.lr")
+    text = head.rstrip() + " []\n  maxTrials" + tail.partition("  maxTrials")[2]
+    (problem,) = validate_sweep_bytes(text.encode(), "sweep.yaml").problems
+    assert str(problem).endswith("spec.parameters: empty: give at least one entry")
+    assert problem.line > 1
 
 
 def test_a_job_of_this_kind_is_named_once():

@@ -12,7 +12,7 @@ from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.parse import Fault, broken_rules
 from torchyard.api.validation.problems import nearest, shown
 from torchyard.api.validation.schema_check import conditional_metrics, params_schema, trainer_metrics
-from torchyard.api.values import BUILT_IN, names_code, plural
+from torchyard.api.values import BUILT_IN, FORMS, TEXT_PATTERN, names_code, plural
 from torchyard.sweeps.space import as_argument, bound, element, excluded, fault_of, grid_size, short_names, strange
 from torchyard.sweeps.spec import MAX_PARAMETERS_BYTES, MAX_TRIALS, Parameter, TrainingSweepSpec
 from torchyard.sweeps.targets import PARAMS, Written, target_faults
@@ -152,12 +152,18 @@ def _own_faults(path: str, parameter: Parameter) -> Iterator[Fault]:
             if isinstance(value, dict | list) or value is None:
                 what = f"{shown(value)} is not one value"
                 yield f"{path}.choice[{index}]", what, "give a text, a number, true or false"
+            elif isinstance(value, str) and "\0" in value:
+                what = f"character {value.index(chr(0)) + 1} is NUL"
+                yield f"{path}.choice[{index}]", what, FORMS[TEXT_PATTERN][1]
         return
     kind = "float" if parameter.float_ is not None else "int"
     bounds = parameter.float_ or parameter.int_
     assert bounds is not None
     if not (math.isfinite(bounds.min) and math.isfinite(bounds.max)) or bounds.min >= bounds.max:
         yield f"{path}.{kind}", f"min {bounds.min:g} is not below max {bounds.max:g}", "give a range"
+    elif not math.isfinite(bounds.max - bounds.min):
+        what = f"the range from {bounds.min:g} to {bounds.max:g} is too wide for a number of 64 bits"
+        yield f"{path}.{kind}", what, "give bounds between -8e307 and 8e307"
     elif bounds.log and bounds.min < (1 if kind == "int" else 1e-300):
         least = "at least 1" if kind == "int" else "above 0"
         yield f"{path}.{kind}.min", f"{bounds.min:g} has no logarithm", f"give a min {least}, or set log to false"

@@ -120,10 +120,13 @@ def _check_map(schema: Schema, at: At, path: str, report: Report) -> dict[str, A
     return {name: value for name, value in checked if value is not UNSOUND}
 
 
-def _check_list(schema: Schema, at: At, path: str, report: Report) -> list[Any]:
+def _check_list(schema: Schema, at: At, path: str, report: Report) -> Any:
     most = schema.get("maxItems")
     if most is not None and len(at.value) > most:
         report(path, at, f"{len(at.value)} entries", f"use at most {most}")
+    if not at.value and schema.get("minItems"):
+        report(path, at, "empty", "give at least one entry")
+        return UNSOUND
     checked = [check(schema["items"], child, f"{path}[{index}]", report) for index, child in enumerate(at.value)]
     for key in schema.get(LIST_KEYS, ()):
         _check_unique(key, at, path, report)
