@@ -246,15 +246,16 @@ class _Run:
 
         Nothing is lost: a stop only saves, and deletes pods.
         """
+        job = self.cluster.job(self.job.key)
+        if job is None or job.status.state.terminal:
+            return
         try:
             await self._edited(await asyncio.to_thread(suspend_run, self.folder, True))
         except OSError as error:
             self.cluster.trouble(f"{self.folder.path}: {error.strerror}; the run stops without a record of it")
-            job = self.cluster.job(self.job.key)
-            if job is not None:
-                self.cluster.unrecorded = True
-                stopped = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, suspend=True))
-                self.cluster.replace_job(_numbered(stopped, job.metadata.generation + 1))
+            self.cluster.unrecorded = True
+            stopped = msgspec.structs.replace(job, spec=msgspec.structs.replace(job.spec, suspend=True))
+            self.cluster.replace_job(_numbered(stopped, job.metadata.generation + 1))
 
     async def _record(self) -> None:
         """Write how the run was left, if there is space by now."""
