@@ -9,7 +9,7 @@ import msgspec
 from torchyard.api.files import write_whole
 from torchyard.api.resource import TrainingJob
 from torchyard.cli import arguments as common
-from torchyard.cli.errors import SUCCEEDED, RefusalError
+from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, console, emit, say
 from torchyard.sweeps.resource import TrainingSweep
 
@@ -88,14 +88,23 @@ def sweep(
     found = asyncio.run(work())
     if found is None:
         return SUCCEEDED
-    if what == "show":
-        return _show(*found, output)
-    if what == "best":
-        return _best(*found, output)
-    return _report(*found, folder or Path(f"{name}-report"))
+    try:
+        return _shown(what, *found, output, folder or Path(f"{name}-report"))
+    except ValueError as error:  # what is kept on a trial was damaged
+        raise RefusalError(str(error), code=FAILED) from error
 
 
 Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
+
+
+def _shown(
+    what: str, sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format | None, folder: Path
+) -> int:
+    if what == "show":
+        return _show(sweep, jobs, output)
+    if what == "best":
+        return _best(sweep, jobs, output)
+    return _report(sweep, jobs, folder)
 
 
 def _list(context: str | None, namespace: str | None, output: Format | None) -> int:
