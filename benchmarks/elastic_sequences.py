@@ -7,20 +7,21 @@ First a gang of three nodes trains without a disturbance. Each sequence is a job
 nodes: `lose` takes a label away from all nodes, so that no pod can be placed, and deletes one or two pods by force;
 `return` gives the label back; `scale` writes `spec.replicas` of the scale subresource. After each operation the job has
 to train with the size that follows from it. Then it trains to its end, and each loss that it logged is compared with
-that of the fixed gang. `resizes` are the seconds from each decision to resize to the next step, by the status. Raw data
-is one JSON line a sequence. Exits with 1 if a size is not reached, a job fails, or a loss differs by more than 1e-5 of
-its value.
+that of the fixed gang. `resizes` are the seconds from each decision to resize to the next step, by the log. Raw data
+is one JSON line a sequence. Exits with 1 if a size is not reached, a job fails, or a loss differs by more than 1e-5.
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
+import math
 import random
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,6 @@ STEPS, NODES, MOST = 2400, 3, 4
 ELASTIC = {"minNodes": 1, "maxNodes": MOST, "wait": "5s", "patience": "5s", "cooldown": "3s"}
 TOLERANCE = 1e-5
 LABEL = "benchmark.torchyard.dev"
-RESIZING = "Resizing"
 # The job pauses after each step until a file appears: operations meet it in the middle, and its end takes seconds.
 HURRIED = """
 import os, time
@@ -180,6 +180,7 @@ async def main(options: argparse.Namespace) -> int:
             async with training(api, Path(folder)) as (fixed, _):
                 await fixed.gained()
                 usual = await finish(fixed)
+            append(options.raw, {"fixed": usual})
             console.print(f"fixed gang: {len(usual)} losses of {STEPS} steps")
             for number in range(options.first, options.first + options.sequences):
                 begun = time.monotonic()
@@ -195,23 +196,50 @@ async def main(options: argparse.Namespace) -> int:
                     "operations": one.done,
                     "rounds": status["round"],
                     "restarts": status.get("restarts", {}).get("total", 0),
-                    "resizes": [
-                        each.get("secondsLost") for each in status["attempts"] if each.get("reason") == RESIZING
-                    ],
-                    "losses": len(losses.keys() & usual.keys()),
-                    "difference": max(
-                        abs(losses[step] - usual[step]) / abs(usual[step]) for step in losses.keys() & usual.keys()
-                    ),
+                    "resizes": resizes(Path(folder) / f"{job.jobs.namespace}.log"),
+                    **compared(losses, usual),
                     "seconds": round(time.monotonic() - begun),
                 }
                 results.append(result)
-                line = json.dumps(result)
-                console.print(line, soft_wrap=True, highlight=False)
-                if options.raw is not None:
-                    with options.raw.open("a") as file:
-                        file.write(line + "\n")
+                console.print({name: each for name, each in result.items() if name != "curve"}, soft_wrap=True)
+                append(options.raw, result)
     show(results)
     return int(any(each["difference"] > TOLERANCE or not each["losses"] for each in results))
+
+
+def append(raw: Path | None, result: dict[str, Any]) -> None:
+    """Append a line to the raw data."""
+    if raw is not None:
+        with raw.open("a") as file:
+            file.write(json.dumps(result) + "\n")
+
+
+def compared(losses: dict[int, float], usual: dict[int, float]) -> dict[str, Any]:
+    """Return how many losses are compared, the greatest difference, and the first step at which it is too great."""
+    differences = {step: abs(losses[step] - usual[step]) for step in sorted(losses.keys() & usual.keys())}
+    return {
+        "losses": len(differences),
+        "difference": max(differences.values(), default=math.inf),
+        "first": next((step for step, each in differences.items() if each > TOLERANCE), None),
+        "curve": losses,
+    }
+
+
+def resizes(log: Path) -> list[float]:
+    """Return the seconds from each decision to resize to the next step, by the decisions that an operator logged."""
+    found, begun = [], None
+    for line in log.read_text(errors="replace").splitlines():
+        with contextlib.suppress(ValueError):
+            entry = json.loads(line)
+            if entry.get("logger") != "torchyard.decisions":
+                continue
+            at = datetime.fromisoformat(entry["time"]).timestamp()
+            if (entry["state"], entry["reason"]) == ("Running", "Resizing"):
+                begun = at
+            elif begun is not None and "event Training" in entry["actions"]:
+                found.append(round(at - begun, 2))
+                begun = None
+    return found
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:
@@ -220,9 +248,9 @@ def show(results: Sequence[dict[str, Any]]) -> None:
     for column in ("operations", "rounds", "restarts", "losses compared", "greatest difference", "longest resize", "s"):
         table.add_column(column, justify="right" if table.columns else "left")
     for each in results:
-        longest = max(filter(None, each["resizes"]), default=0.0)
-        compared = each["losses"], f"{each['difference']:.1e}"
-        figures = (each["rounds"], each["restarts"], *compared, f"{longest:.1f} s", each["seconds"])
+        longest = max(each["resizes"], default=0.0)
+        curve = each["losses"], f"{each['difference']:.1e}"
+        figures = (each["rounds"], each["restarts"], *curve, f"{longest:.1f} s", each["seconds"])
         table.add_row(", ".join(each["operations"]), *map(str, figures))
     Console(width=140).print(table)
 
