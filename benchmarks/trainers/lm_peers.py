@@ -41,6 +41,7 @@ NEW_TOKENS = 48
 GROUP = 8
 ITERATIONS = 2  # steps of GRPO that learn from a rollout
 STEPS = 100_000
+DAY = 86_400.0  # seconds
 
 
 class Turns:
@@ -272,6 +273,7 @@ def job(folder: Path, options: argparse.Namespace) -> Path:
         "device": "cpu",
         "parallelism": {"microBatchTokens": options.tokens} if packed else {"microBatchSize": batch},
         "checkpoint": {"interval": {"steps": STEPS}},
+        "health": {"stallSeconds": DAY},  # a side waits while the others have their turns
         "logging": {"tensorboard": False},
     }
     file = folder / "config.json"

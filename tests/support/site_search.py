@@ -28,7 +28,7 @@ QUESTIONS = {
     "what happens when a node dies": "concepts.html",
     "fine-tune Llama with LoRA": "language-models.html",
     "Grafana dashboard": "monitoring.html",
-    # Other words, which no heading was written for.
+    # The same in other words, as a second list of questions had them.
     "why is my pod stuck": "troubleshooting.html",
     "ImagePullBackOff": "troubleshooting.html",
     "use 4 GPUs": "gpus.html",

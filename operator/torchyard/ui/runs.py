@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from torchyard.api.names import OF_TRIALS
+from torchyard.api.profiles.effective import as_pinned
 from torchyard.api.resource import TrainingJob, job_document, resolved
 from torchyard.api.spec import TrainingJobSpec
 from torchyard.api.validation.problems import Problem
@@ -40,7 +41,7 @@ MAX_NUMBER = 1000
 
 
 async def specification(location: Location, name: str, kind: str) -> dict[str, str]:
-    """Return the text of a new job or sweep like this one, and what it means with all defaults.
+    """Return the text of a new job or sweep like this one, and what it means with all defaults, its profile's included.
 
     Raises:
         TorchYardError: it does not exist or cannot be read.
@@ -51,7 +52,7 @@ async def specification(location: Location, name: str, kind: str) -> dict[str, s
     async with opened(location, _ignored) as backend:
         kept = await backend.get(name)
     document = _fresh(job_document(kept.job, with_status=False))
-    return {"text": dumped(document), "effective": dumped(resolved(kept.job.spec))}
+    return {"text": dumped(document), "effective": dumped(resolved(as_pinned(kept.job).spec))}
 
 
 def _ignored(_sentence: str) -> None:
