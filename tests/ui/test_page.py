@@ -219,7 +219,7 @@ async def test_many_jobs_are_drawn_over_each_other(page, browser):
     await tab.get_by_role("link", name="Curves of 5 jobs").press("Enter")
     chart = tab.get_by_role("img", name="loss:")
     await expect(chart).to_have_attribute("aria-label", re.compile("4 jobs are from 0 to 3; lowest 0, highest 93"))
-    await expect(tab.get_by_text("1 jobs do not have this metric")).to_be_visible()
+    await expect(tab.get_by_text("Jobs without this metric: 1")).to_be_visible()
     await tab.get_by_text("Table of loss").click()
     await expect(tab.get_by_role("row")).to_have_count(5)
     append(folder, 3000, 3001, lambda _: 500.0)

@@ -96,8 +96,8 @@ function Lines({ place, names, metric, onMetrics }) {
       <p class="dim">${line ? html`<a href=${address("job", place, line.name)}>${line.name}</a> near step ${stepText(pointed[1])}: ${figure(plot.current?.data[pointed[0] + 1]?.[plot.current.cursor.idx])}` : said}</p>
       <details><summary>Table of ${found.metric}</summary><${Rows} place=${place} lines=${found.lines} /></details>
       <p class="dim note">A line is the mean of ${found.width > 1 ? `${stepText(found.width)} steps` : "a step"}; lowest and highest are of all values.${
-        found.without > 0 ? ` ${found.without.toLocaleString("en")} without this metric.` : ""}${
-        found.later > 0 ? ` ${found.later.toLocaleString("en")} more are being read.` : ""}</p>`}</section>`;
+        found.without > 0 ? ` Jobs without this metric: ${found.without.toLocaleString("en")}.` : ""}${
+        found.later > 0 ? ` Jobs still being read: ${found.later.toLocaleString("en")}.` : ""}</p>`}</section>`;
 }
 
 function Rows({ place, lines }) {
