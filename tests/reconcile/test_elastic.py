@@ -6,10 +6,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.reconcile.world import World
 
+from torchyard.api.reasons import Reason
 from torchyard.api.spec_placement import Elastic
 from torchyard.api.spec_workload import Trainer
+from torchyard.api.status import Attempt, Goodput, TrainingJobStatus
 from torchyard.api.values import Duration
 from torchyard.reconcile.actions import CommandAgent
+from torchyard.reconcile.elastic import restart_cost
 
 BOUNDS = Elastic(min_nodes=2, max_nodes=6, wait=Duration("10s"))
 CVRP = Trainer(name="cvrp")
@@ -101,6 +104,14 @@ def test_a_gang_does_not_grow_for_the_last_minutes():
     live(world, 260, total=632)
     assert world.status.progress.eta_seconds < 10
     assert (world.status.round, world.status.state, len(world.pods)) == (1, "Running", 4)
+
+
+@pytest.mark.parametrize("changes", [1, 5])
+def test_a_restart_costs_as_much_after_many_changes_of_size_as_after_one(changes):
+    rounds = changes + 1
+    goodput = Goodput(seconds={"start": 20.0 * rounds, "restore": 4.0 * rounds})
+    attempts = [Attempt(round=number, reason=Reason.RESIZING) for number in range(1, rounds)]
+    assert restart_cost(TrainingJobStatus(round=rounds, goodput=goodput, attempts=attempts)) == 24.0
 
 
 def test_a_program_is_only_stopped_when_it_has_just_saved():

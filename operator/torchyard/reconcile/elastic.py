@@ -136,4 +136,6 @@ def restart_cost(status: TrainingJobStatus) -> float:
     if past:
         return statistics.median(past)
     spent = status.goodput.seconds if status.goodput is not None else {}
-    return spent.get("start", 0.0) + spent.get("restore", 0.0) or FIRST_COST_SECONDS
+    # Of all rounds: one that follows a change of size has no failure that its start is counted from.
+    starts = spent.get("start", 0.0) + spent.get("restore", 0.0)
+    return starts / max(1, status.round) or FIRST_COST_SECONDS
