@@ -124,18 +124,22 @@ async def test_code_arrives_whole_is_shared_and_is_verified_by_every_pod(api, na
     await jobs.lose("second", 1)
     await jobs.until("second", lambda status: status.get("round") == 2 and status.get("state") == "Running")
     assert all(files == project.files() for files in (await printed(jobs, "second")).values())
-    # Other code takes the place of a part. A kubelet keeps what is immutable as long as a pod of its node uses it.
-    await jobs.edit("second", suspend=True)
-    await jobs.until("second", lambda status: status.get("state") == "Suspended")
-    name, part = max((await maps(jobs)).items())
+    # Other code takes the place of a part before a pod used it: while one does, its kubelet keeps what is immutable.
+    others = await maps(jobs)
+    (project.folder / "empty").write_bytes(b"not any more")
+    document, sent = project.request("third")
+    document["spec"]["suspend"] = True
+    await project.backend.create(document, sent)
+    name, part = max((name, each) for name, each in (await maps(jobs)).items() if name not in others)
     await api.request("DELETE", f"{jobs.core}/configmaps/{name}")
     forged = {"name": name, "ownerReferences": part["metadata"]["ownerReferences"]}
     data = {"part": base64.b64encode(b"other code").decode()}
     await jobs.make("configmaps", name, metadata=forged, binaryData=data)
-    await jobs.edit("second", suspend=False)
-    ended = await jobs.ends("second")
+    await jobs.edit("third", suspend=False)
+    ended = await jobs.ends("third")
     assert (ended["state"], ended["reason"]) == ("Failed", "CodeMismatch"), ended["message"]
-    await project.backend.delete("second")
+    for each in ("second", "third"):
+        await project.backend.delete(each)
 
     async def collected() -> bool:
         return not await maps(jobs)
