@@ -4,12 +4,17 @@ import sys
 
 import msgspec
 import pytest
+import yaml
 from aiohttp import web
 from tests.support.kubernetes.api_server import kubeconfig, refused, serving
 from tests.support.waiting import DEADLINE
 
 import torchyard as ty
-from torchyard.api.names import SOURCE_FOLDER
+from torchyard.api.names import SOURCE_FOLDER, TRIAL
+from torchyard.local.run import run_folder
+from torchyard.local.sweeps import create_sweep, create_trial
+from torchyard.sweeps.codec import read_sweep
+from torchyard.sweeps.resource import TrialRecord, Unit
 from torchyard.sweeps.results import Result
 
 PROGRAM = "import os; print('step 1 score ' + os.environ['TORCHYARD_GRACE_SECONDS'])"
@@ -53,6 +58,23 @@ def test_a_sweep_of_this_machine_finds_the_best_trial(home):
     more.delete()
     with pytest.raises(ty.NotFoundError, match="no sweep `tune`"):
         more.trials()
+
+
+def test_a_damaged_trial_is_named_and_does_not_keep_the_sweep_from_being_deleted(home):
+    kind = {"apiVersion": "torchyard.dev/v1alpha1", "kind": "TrainingSweep"}
+    sweep = create_sweep(read_sweep({**kind, **SWEEP}), home)
+    create_trial(sweep, TrialRecord(number=0, parameters={"gracePeriod": "3s"}, units=[Unit(number=0)]))
+    job_file = run_folder("tune-0").job_file
+    job = yaml.safe_load(job_file.read_text())
+    job["metadata"]["annotations"][TRIAL] = "[]"
+    job_file.write_text(yaml.safe_dump(job))
+    found = ty.get_sweep("tune")
+    for read in (found.trials, found.best):
+        with pytest.raises(ty.TorchYardError, match=r"run tune-0: annotation torchyard.dev/trial: .*delete the trial"):
+            read()
+    found.delete()
+    with pytest.raises(ty.NotFoundError):
+        found.trials()
 
 
 def test_trials_are_a_table_for_people_and_notebooks():

@@ -1,7 +1,8 @@
 """Sweeps in Python: start, wait, read, stop. Coroutines; `torchyard.client.sync` has the same without `await`."""
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +21,7 @@ from torchyard.client.location import HERE, Location, connection_to, is_configur
 from torchyard.client.start import folder_of, keep_code, require_torch
 from torchyard.client.sweep_files import checked_sweep, checked_trials, named, the_sweep
 from torchyard.client.trials import TrialsTable
-from torchyard.local.sweeps import NoSweepError, load_sweep, remove_sweep, sweep_names, trial_jobs
+from torchyard.local.sweeps import NoSweepError, load_sweep, load_with_trials, remove_sweep, sweep_names
 from torchyard.sweeps.codec import sweep_document
 from torchyard.sweeps.resource import KIND, TrainingSweep
 from torchyard.sweeps.results import best_job, results_of
@@ -105,19 +106,15 @@ class Sweep:
             TorchYardError: it is one of this machine.
         """
         if self.location == HERE:
-            raise TorchYardError(
-                f"sweep {self.name} is one of this machine", "torchyard.sweep with its file continues it"
-            )
+            fix = "torchyard.sweep with its file continues it"
+            raise TorchYardError(f"sweep {self.name} is one of this machine", fix)
         await self._set_suspend(suspend=False)
 
     async def delete(self) -> None:
         """Delete the sweep with its trials."""
         if self.location == HERE:
-            sweep, _ = await self.found()
-            try:
-                await asyncio.to_thread(remove_sweep, sweep)
-            except ValueError as error:
-                raise TorchYardError(str(error).rstrip(".")) from error
+            with _named():
+                await asyncio.to_thread(remove_sweep, self._same(await asyncio.to_thread(load_sweep, self.name)))
             return
         from torchyard.client.remote import sweeps
 
@@ -127,22 +124,15 @@ class Sweep:
     async def found(self) -> Found:
         """Return the TrainingSweep and the jobs of its trials by number. Raises what `trials` does."""
         if self.location == HERE:
-            try:
-                sweep = await asyncio.to_thread(load_sweep, self.name)
-                jobs = await asyncio.to_thread(trial_jobs, sweep)
-            except NoSweepError as error:
-                raise NotFoundError(str(error).rstrip(".")) from error
-            except ValueError as error:
-                raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
-            return self._same(sweep), jobs
+            with _named():
+                sweep, jobs = await asyncio.to_thread(load_with_trials, self.name)
+                return self._same(sweep), jobs
         from torchyard.client.remote import sweeps
 
         async with connection_to(self.location) as remote:
             sweep = self._same(await sweeps.get(remote, self.name))
-            try:
+            with _named():
                 return sweep, await sweeps.trials(remote, sweep)
-            except ValueError as error:  # what is kept on a trial was damaged
-                raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
 
     def _same(self, sweep: TrainingSweep) -> TrainingSweep:
         if self.uid and sweep.metadata.uid != self.uid:
@@ -207,9 +197,8 @@ async def sweep(
         TorchYardError: the name is in use, the sweep failed, or its algorithm needs a library that is not installed.
     """
     if on not in PLACES:
-        raise TorchYardError(
-            f"on={on!r} is not a place where sweeps run", "use 'machine' or 'cluster', or leave it out"
-        )
+        fix = "use 'machine' or 'cluster', or leave it out"
+        raise TorchYardError(f"on={on!r} is not a place where sweeps run", fix)
     wanted, source, folder = await asyncio.to_thread(_requested, target, name, overrides)
     if on == "cluster" or (on is None and (context is not None or namespace is not None)):
         wanted, code = await asyncio.to_thread(with_code, wanted, folder, logged)
@@ -344,6 +333,17 @@ async def _submitted(
     async with connection(context, namespace or document["metadata"].get("namespace")) as remote:
         metadata = (await create(remote, document, code))["metadata"]
     return Sweep(metadata["name"], metadata["uid"], Location("cluster", context, metadata["namespace"]))
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    """Raise what a user reads where there is no sweep, or where what is stored of one was damaged."""
+    try:
+        yield
+    except NoSweepError as error:
+        raise NotFoundError(str(error).rstrip(".")) from error
+    except ValueError as error:
+        raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
 
 
 def creatable(sweep: TrainingSweep, source: str, namespace: str | None) -> dict[str, Any]:

@@ -206,6 +206,20 @@ def trial_jobs(sweep: TrainingSweep) -> dict[int, TrainingJob]:
     return found
 
 
+def load_with_trials(name: str) -> tuple[TrainingSweep, dict[int, TrainingJob]]:
+    """Return a sweep, and the jobs of its trials by number, each of which `trial_of` can read. Blocks.
+
+    Raises:
+        NoSweepError: there is none.
+        ValueError: it, or what it stored on a trial, was damaged.
+    """
+    sweep = load_sweep(name)
+    jobs = trial_jobs(sweep)
+    for job in jobs.values():
+        trial_of(job)
+    return sweep, jobs
+
+
 def create_trial(sweep: TrainingSweep, record: TrialRecord) -> TrainingJob:
     """Create the run of a trial; one whose parameters make no job has failed.
 

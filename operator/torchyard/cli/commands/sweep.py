@@ -9,7 +9,7 @@ import msgspec
 from torchyard.api.files import write_whole
 from torchyard.api.resource import TrainingJob
 from torchyard.cli import arguments as common
-from torchyard.cli.errors import FAILED, SUCCEEDED, RefusalError
+from torchyard.cli.errors import SUCCEEDED, RefusalError
 from torchyard.cli.output import Format, console, emit, say
 from torchyard.sweeps.resource import TrainingSweep
 
@@ -74,9 +74,8 @@ def sweep(
             say(f"{where} {'saves and stops its trials' if what == 'suspend' else 'continues'}")
             return None
         if what == "rm":
-            trials = "its" if not local else f"{len((await sweep.found())[1])}"
             await sweep.delete()
-            say(f"{where} and {trials} trials are deleted")
+            say(f"{where} and its trials are deleted")
             return None
         found = await sweep.found()
         if not local:
@@ -88,23 +87,14 @@ def sweep(
     found = asyncio.run(work())
     if found is None:
         return SUCCEEDED
-    try:
-        return _shown(what, *found, output, folder or Path(f"{name}-report"))
-    except ValueError as error:  # what is kept on a trial was damaged
-        raise RefusalError(str(error), code=FAILED) from error
+    if what == "show":
+        return _show(*found, output)
+    if what == "best":
+        return _best(*found, output)
+    return _report(*found, folder or Path(f"{name}-report"))
 
 
 Found = tuple[TrainingSweep, Mapping[int, TrainingJob]]
-
-
-def _shown(
-    what: str, sweep: TrainingSweep, jobs: Mapping[int, TrainingJob], output: Format | None, folder: Path
-) -> int:
-    if what == "show":
-        return _show(sweep, jobs, output)
-    if what == "best":
-        return _best(sweep, jobs, output)
-    return _report(sweep, jobs, folder)
 
 
 def _list(context: str | None, namespace: str | None, output: Format | None) -> int:
