@@ -228,7 +228,7 @@ def compared(losses: dict[int, float], usual: dict[int, float]) -> dict[str, Any
 
 def resizes(log: Path) -> list[float]:
     """Return the seconds from each decision to resize to the next step, by the decisions that an operator logged."""
-    found, begun = [], None
+    seconds, decided_at = [], None
     for line in log.read_text(errors="replace").splitlines():
         with contextlib.suppress(ValueError):
             entry = json.loads(line)
@@ -236,11 +236,11 @@ def resizes(log: Path) -> list[float]:
                 continue
             at = datetime.fromisoformat(entry["time"]).timestamp()
             if (entry["state"], entry["reason"]) == ("Running", "Resizing"):
-                begun = at
-            elif begun is not None and "event Training" in entry["actions"]:
-                found.append(round(at - begun, 2))
-                begun = None
-    return found
+                decided_at = at
+            elif decided_at is not None and "event Training" in entry["actions"]:
+                seconds.append(round(at - decided_at, 2))
+                decided_at = None
+    return seconds
 
 
 def show(results: Sequence[dict[str, Any]]) -> None:

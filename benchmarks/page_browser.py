@@ -73,18 +73,18 @@ async def chromium() -> AsyncIterator[Browser]:
 async def processor(browser: Browser) -> float:
     """Return the processor seconds of all processes of the browser so far."""
     session = await browser.new_browser_cdp_session()
-    found = await session.send("SystemInfo.getProcessInfo")
+    processes = await session.send("SystemInfo.getProcessInfo")
     await session.detach()
-    return sum(each["cpuTime"] for each in found["processInfo"])
+    return sum(each["cpuTime"] for each in processes["processInfo"])
 
 
 async def heap(tab: Page) -> float:
     """Return the MiB of JavaScript objects of a tab, garbage among them."""
     session = await tab.context.new_cdp_session(tab)
     await session.send("Performance.enable")
-    found = await session.send("Performance.getMetrics")
+    metrics = await session.send("Performance.getMetrics")
     await session.detach()
-    return next(each["value"] for each in found["metrics"] if each["name"] == "JSHeapUsedSize") / 2**20
+    return next(each["value"] for each in metrics["metrics"] if each["name"] == "JSHeapUsedSize") / 2**20
 
 
 async def until(tab: Page, condition: str) -> tuple[float, float]:

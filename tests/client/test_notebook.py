@@ -18,7 +18,7 @@ CELLS = [
     "seen = 3\n@ty.job()\ndef bad():\n    print(seen)\n",
     "try:\n    ty.run(bad)\nexcept ty.TorchYardError as error:\n    print(error)",
 ]
-# Sockets of the file system: Jupyter picks TCP ports before it binds them, and another test may take one meanwhile.
+# Over TCP, Jupyter chooses ports before it binds them, and another test can take one in between; files are its alone.
 PROGRAM = f"""
 import jupyter_client, nbclient, nbformat
 notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in {CELLS!r}])

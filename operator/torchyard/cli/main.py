@@ -3,7 +3,6 @@
 Next to nothing is imported before a command is known, so that `torchyard --help` answers in tens of milliseconds.
 """
 
-import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from torchyard.cli.errors import FAILED, INTERRUPTED, SUCCEEDED, RefusalError
 from torchyard.cli.output import filter_streams, flush_stderr, say
-from torchyard.client.errors import InvalidJobError, TorchYardError
+from torchyard.client.errors import InvalidJobError, TorchYardError, is_full
 from torchyard.version import __version__
 
 if TYPE_CHECKING:
@@ -168,7 +167,7 @@ def explained(error: Exception) -> TorchYardError:
         if isinstance(error, FileNotFoundError) and error.filename is None and not _has_folder():
             return RefusalError("the current folder was deleted", "change to another one", FAILED)
         where = f"{error.filename}: " if error.filename else ""
-        fix = "free space there" if error.errno in {errno.ENOSPC, errno.EDQUOT} else ""
+        fix = "free space there" if is_full(error) else ""
         return RefusalError(f"{where}{error.strerror or error}", fix, FAILED)
     if isinstance(error, ModuleNotFoundError) and error.name is not None:
         library = error.name.partition(".")[0]

@@ -42,6 +42,11 @@ class InvalidJobError(TorchYardError):
         return "\n".join([*map(str, self.problems), super().__str__()])
 
 
+def is_full(error: OSError) -> bool:
+    """Return whether a write failed since there is no space, or no quota, left."""
+    return error.errno in {errno.ENOSPC, errno.EDQUOT}
+
+
 class NotStoredError(TorchYardError):
     """Something cannot be written into `$TORCHYARD_HOME`; on a full disk the request is valid all the same.
 
@@ -51,7 +56,7 @@ class NotStoredError(TorchYardError):
     """
 
     def __init__(self, what: str, error: OSError) -> None:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+        full = is_full(error)
         fix = "free space there, or set TORCHYARD_HOME to a folder" if full else "set TORCHYARD_HOME to a folder"
         where = f"{error.filename}: " if error.filename else ""
         super().__init__(

@@ -14,13 +14,9 @@ MOST_SERIES = 256
 class Followed:
     """Histories by the path of their file, the least recently read one first."""
 
-    def __init__(self, most: int = MOST_SERIES) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[Path, tuple[threading.Lock, Histories]] = {}
-
-    def __len__(self) -> int:
-        return len(self._kept)
 
     @contextmanager
     def read(self, path: Path) -> Iterator[Histories]:
@@ -43,7 +39,7 @@ class Followed:
         with self._lock:
             total = sum(len(histories.series) for _, histories in self._kept.values())
             for path in list(self._kept)[:-1]:
-                if total <= self._most:
+                if total <= MOST_SERIES:
                     return
                 total -= len(self._kept.pop(path)[1].series)
 

@@ -1,7 +1,8 @@
-"""The sweep that a file or a dict asks for."""
+"""The sweep that a file or a dict asks for, and the errors of one that is stored."""
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,12 +12,28 @@ from torchyard.api.resource import ObjectMeta, TrainingJob
 from torchyard.api.validation.problems import Problem
 from torchyard.api.validation.yaml_tree import MAX_BYTES
 from torchyard.api.values import DNS_LABEL_PATTERN, plural
-from torchyard.client.errors import InvalidJobError, TorchYardError
+from torchyard.client.errors import FAILED, InvalidJobError, NotFoundError, TorchYardError
 from torchyard.client.files import no_job_file
 from torchyard.client.trainers import fault
+from torchyard.local.sweeps import NoSweepError
 from torchyard.sweeps.resource import MAX_SWEEP_NAME, TrainingSweep
 from torchyard.sweeps.space import bound, trial_spec
 from torchyard.sweeps.validate import SweepValidation, validate_sweep_bytes
+
+
+@contextlib.contextmanager
+def explaining(code: int = FAILED) -> Iterator[None]:
+    """Raise what a user reads where there is no sweep, or where a stored one is damaged or in use.
+
+    Args:
+        code: exit code of the command line for the latter.
+    """
+    try:
+        yield
+    except NoSweepError as error:
+        raise NotFoundError(str(error).rstrip(".")) from error
+    except ValueError as error:
+        raise TorchYardError(str(error).rstrip("."), code=code) from error
 
 
 def checked_sweep(file: Path, sets: Sequence[str]) -> SweepValidation:

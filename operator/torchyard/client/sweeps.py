@@ -1,8 +1,7 @@
 """Sweeps in Python: start, wait, read, stop. Coroutines; `torchyard.client.sync` has the same without `await`."""
 
 import asyncio
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,12 +13,12 @@ from torchyard.api.resource import API_VERSION, TrainingJob
 from torchyard.api.resource import KIND as JOB
 from torchyard.client.backend import Notice, logged
 from torchyard.client.documents import json_values, sets_of, shown
-from torchyard.client.errors import FAILED, NotFoundError, NotStoredError, TorchYardError
+from torchyard.client.errors import FAILED, INVALID, NotFoundError, NotStoredError, TorchYardError
 from torchyard.client.functions import JobFunction
 from torchyard.client.jobs import metadata_of_users
 from torchyard.client.location import HERE, Location, connection_to, is_configured
 from torchyard.client.start import folder_of, keep_code, require_torch
-from torchyard.client.sweep_files import checked_sweep, checked_trials, named, the_sweep
+from torchyard.client.sweep_files import checked_sweep, checked_trials, explaining, named, the_sweep
 from torchyard.client.trials import TrialsTable
 from torchyard.local.sweeps import NoSweepError, load_sweep, load_with_trials, remove_sweep, sweep_names
 from torchyard.sweeps.codec import sweep_document
@@ -113,8 +112,10 @@ class Sweep:
     async def delete(self) -> None:
         """Delete the sweep with its trials."""
         if self.location == HERE:
-            with _named():
-                await asyncio.to_thread(remove_sweep, self._same(await asyncio.to_thread(load_sweep, self.name)))
+            with explaining():
+                sweep = self._same(await asyncio.to_thread(load_sweep, self.name))
+            with explaining(INVALID):
+                await asyncio.to_thread(remove_sweep, sweep)
             return
         from torchyard.client.remote import sweeps
 
@@ -124,14 +125,14 @@ class Sweep:
     async def found(self) -> Found:
         """Return the TrainingSweep and the jobs of its trials by number. Raises what `trials` does."""
         if self.location == HERE:
-            with _named():
+            with explaining():
                 sweep, jobs = await asyncio.to_thread(load_with_trials, self.name)
                 return self._same(sweep), jobs
         from torchyard.client.remote import sweeps
 
         async with connection_to(self.location) as remote:
             sweep = self._same(await sweeps.get(remote, self.name))
-            with _named():
+            with explaining():
                 return sweep, await sweeps.trials(remote, sweep)
 
     def _same(self, sweep: TrainingSweep) -> TrainingSweep:
@@ -333,17 +334,6 @@ async def _submitted(
     async with connection(context, namespace or document["metadata"].get("namespace")) as remote:
         metadata = (await create(remote, document, code))["metadata"]
     return Sweep(metadata["name"], metadata["uid"], Location("cluster", context, metadata["namespace"]))
-
-
-@contextlib.contextmanager
-def _named() -> Iterator[None]:
-    """Raise what a user reads where there is no sweep, or where what is stored of one was damaged."""
-    try:
-        yield
-    except NoSweepError as error:
-        raise NotFoundError(str(error).rstrip(".")) from error
-    except ValueError as error:
-        raise TorchYardError(str(error).rstrip("."), code=FAILED) from error
 
 
 def creatable(sweep: TrainingSweep, source: str, namespace: str | None) -> dict[str, Any]:

@@ -176,19 +176,17 @@ def interrupt_sweep(name: str) -> None:
         raise ValueError(f"The process that controls sweep `{name}` cannot be interrupted: {error}.") from error
 
 
-def remove_sweep(sweep: TrainingSweep) -> int:
-    """Delete a sweep with its trials; return how many there were. Blocks.
+def remove_sweep(sweep: TrainingSweep) -> None:
+    """Delete a sweep with its trials. Blocks.
 
     Raises:
         SweepBusyError: a process controls it.
         ValueError: a trial cannot be removed.
     """
     with control_sweep(sweep.metadata.name):
-        found = trial_jobs(sweep)
-        for job in found.values():
+        for job in trial_jobs(sweep).values():
             remove_run(run_folder(job.metadata.name))
         shutil.rmtree(sweeps_folder() / sweep.metadata.name)
-    return len(found)
 
 
 def trial_jobs(sweep: TrainingSweep) -> dict[int, TrainingJob]:
@@ -210,7 +208,7 @@ def load_with_trials(name: str) -> tuple[TrainingSweep, dict[int, TrainingJob]]:
     """Return a sweep, and the jobs of its trials by number, each of which `trial_of` can read. Blocks.
 
     Raises:
-        NoSweepError: there is none.
+        NoSweepError: there is no such sweep.
         ValueError: it, or what it stored on a trial, was damaged.
     """
     sweep = load_sweep(name)

@@ -136,6 +136,6 @@ def restart_cost(status: TrainingJobStatus) -> float:
     if past:
         return statistics.median(past)
     spent = status.goodput.seconds if status.goodput is not None else {}
-    # Of all rounds: one that follows a change of size has no failure that its start is counted from.
+    # Goodput sums all rounds. A round after a change of size has no `seconds_lost`, which is counted from a failure.
     starts = spent.get("start", 0.0) + spent.get("restore", 0.0)
     return starts / max(1, status.round) or FIRST_COST_SECONDS

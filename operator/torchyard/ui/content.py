@@ -28,7 +28,7 @@ QUIET_SECONDS = {
 }
 """Seconds between two looks at what a page shows."""
 SHARE = 9
-"""Of the time between two looks, one part is a look and so many are not."""
+"""A look takes at most a tenth of the time: the pause is so many times as long."""
 MOST_SECONDS = 5.0
 GONE = "The process that controlled it is gone: nothing would notice its end or a failure. Resume it to go on."
 PARTS = {"jobs": 2, "sweeps": 2, "job": 3, "sweep": 3, "logs": 3, "curves": 4}

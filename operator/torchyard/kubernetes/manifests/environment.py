@@ -209,6 +209,11 @@ _CONFIG, _RUN, _INTAKE, _SHM, _TMP, _CHECKPOINTS, _VARIABLES, _INPUTS, _INPUT_CA
 _RUN_LIMIT = "256Mi"  # reports of kilobytes, and what NCCL's flight recorder and faulthandler write about a hang
 
 
+def mounts_agent(spec: TrainingJobSpec, site: Site) -> bool:
+    """Return whether the pod mounts the image of the agent, which then writes its files itself."""
+    return site.agent_volume and not is_agentless(spec)
+
+
 def volumes(spec: TrainingJobSpec, site: Site, agent_image: str = "") -> list[Entry]:
     """Return the volumes of the pod: ours, then the user's."""
     shm: Entry = {"medium": "Memory"}
@@ -217,7 +222,7 @@ def volumes(spec: TrainingJobSpec, site: Site, agent_image: str = "") -> list[En
         shm["sizeLimit"] = str(limit)
     plain = is_agentless(spec)
     mounted: Entry = {"image": {"reference": agent_image, "pullPolicy": "IfNotPresent"}}
-    agent = mounted if site.agent_volume and not plain else {"emptyDir": {}}
+    agent = mounted if mounts_agent(spec, site) else {"emptyDir": {}}
     installed: list[Entry] = [{"name": names.AGENT_VOLUME, **agent}, {"name": _CONFIG, "emptyDir": {}}]
     agents: list[Entry] = [
         {"name": _RUN, "emptyDir": {"medium": "Memory", "sizeLimit": _RUN_LIMIT}},
@@ -249,7 +254,7 @@ def installer_mounts() -> list[Entry]:
 def trainer_mounts(spec: TrainingJobSpec, site: Site) -> list[Entry]:
     """Return the volume mounts of the trainer. Without an installer, its agent writes the config."""
     plain = is_agentless(spec)
-    config = _mount(_CONFIG, names.CONFIG, read_only=plain or not site.agent_volume)
+    config = _mount(_CONFIG, names.CONFIG, read_only=not mounts_agent(spec, site))
     installed = [_mount(names.AGENT_VOLUME, names.BIN, read_only=True), config]
     agents = [
         _mount(_RUN, names.RUN),

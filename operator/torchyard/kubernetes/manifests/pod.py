@@ -160,6 +160,7 @@ def needs_installer(spec: TrainingJobSpec, site: Site) -> bool:
 
 def installer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
     """Copies the agent's zipapp out of its image and writes config and inline script: no ConfigMap, any image."""
+    job = inputs.with_folders(job, inputs.folder_in_pod) if job.spec.inputs else job
     return {
         "name": names.AGENT,
         "image": (action.images or images(job, site)).agent,
@@ -175,8 +176,7 @@ def installer(job: TrainingJob, action: CreatePod, site: Site) -> Manifest:
 
 
 def _files(job: TrainingJob) -> dict[str, str]:
-    """Return the files of the pod by name: the config and the inline script."""
-    job = inputs.with_folders(job, inputs.folder_in_pod) if job.spec.inputs else job
+    """Return the files of the pod by name, of a job with the folders of its inputs: config and inline script."""
     config = msgspec.json.encode(launch.trainer_config(job, environment.checkpoints_of)).decode()
     return {CONFIG_FILE: config} | ({SCRIPT_FILE: job.spec.script} if job.spec.script is not None else {})
 
@@ -191,7 +191,7 @@ def trainer(job: TrainingJob, action: CreatePod, site: Site, claimed_gpus: int =
         if plain
         else environment.of_trainer(job, action, site, claimed_gpus)
     )
-    if not plain and site.agent_volume:
+    if environment.mounts_agent(spec, site):
         files = environment.file_variables(_files(job)) | {"TORCHYARD_FILES_TO": names.CONFIG}
         env = [*env, *environment.listed(files)]
     container: Manifest = {

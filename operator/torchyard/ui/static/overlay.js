@@ -37,7 +37,7 @@ export function Overlay({ place, names }) {
   const [metrics, setMetrics] = useState([""]);
   useEffect(() => void (document.title = `${names.length} jobs - TorchYard`), []);
   return html`<h1>Curves of ${names.length.toLocaleString("en")} jobs <small>${placeName(place)}</small></h1>
-    ${metrics.map((metric, index) => html`<${Lines} key=${index} place=${place} names=${names} metric=${metric} first=${index === 0}
+    ${metrics.map((metric, index) => html`<${Lines} key=${index} place=${place} names=${names} metric=${metric}
       onMetrics=${index === 0 ? (shown, all) => setMetrics([shown, ...all.filter((each) => each !== shown)]) : null} />`)}`;
 }
 

@@ -81,7 +81,7 @@ class Encoder:
         self._begin = prefix_of(tokenizer)
         self._doubled: set[str] = set()
         self._unread: set[str] = set()
-        # A completion is judged as text without such tokens, so an answer that ends with one would never be right.
+        # Completions are compared as text without such tokens: an answer that ends with one would never be right.
         marks = filter(None, tokenizer.convert_ids_to_tokens(sorted(hidden_tokens(tokenizer))))
         self._hidden = re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))) or "(?!)")
 
